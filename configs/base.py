@@ -151,7 +151,11 @@ def get_config() -> ConfigDict:
     # the moments' bias; lamb scales the update of each matrix, also each expert's, by its norm.
     # Adafactor multiplies the rate by the size (root mean square) of each parameter. A field that
     # an optimizer or a schedule does not use must stay as it is.
+    # Or an optimizer of Optax, such as optax.lion or optax.contrib.muon (docs/configs.md).
     config.optimizer.name = "adam"
+    # Of an optimizer of Optax, by name: {"b1": 0.95, "weight_decay": 0.1}. Biases and the scales of
+    # normalisation do not decay, where it takes a mask.
+    config.optimizer.arguments = placeholder(dict)
     config.optimizer.beta1 = 0.9  # of Adam and its relatives; the momentum of sgd
     config.optimizer.beta2 = 0.98  # of Adam and its relatives
     config.optimizer.epsilon = 1e-9  # likewise
@@ -161,11 +165,17 @@ def get_config() -> ConfigDict:
     config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none
     # noam is Equation 3, whose peak follows from d_model and warmup_steps. inverse_sqrt has the
     # same shape and a peak of its own, as have linear and cosine, which fall to 0, and constant.
+    # wsd stays at the peak, then falls to 0 in a straight line, wsd_sqrt as 1 - sqrt.
     config.optimizer.schedule = "noam"
     config.optimizer.peak_learning_rate = placeholder(float)
     config.optimizer.warmup_steps = 4000  # updates in which the rate rises to its peak
-    # The update at which the rate of linear and cosine is 0.
+    # The update at which the rate of linear, cosine and wsd is 0.
     config.optimizer.decay_steps = placeholder(int)
+    config.optimizer.cooldown_steps = placeholder(int)  # the last updates, in which wsd falls
+    # After so many measurements of training.best_metric without a better one the learning rate is
+    # multiplied by plateau_factor, and again after as many more; 0: never.
+    config.optimizer.plateau_patience = 0
+    config.optimizer.plateau_factor = 0.5
 
     config.training = ConfigDict()
     config.training.steps = 100_000  # updates of the whole run
@@ -201,6 +211,9 @@ def get_config() -> ConfigDict:
     # Parameters that stay as they are: patterns of their names, or of beginnings of these, between
     # commas, such as encoder_*,source_embedding (docs/fine-tuning.md).
     config.training.freeze = placeholder(str)
+    # The decay of an exponential moving average of the parameters, such as 0.999; 0: none. It takes
+    # the memory of the parameters once more, and --checkpoint=ema uses it.
+    config.training.ema = 0.0
     # A project of Weights & Biases to log to, besides metrics.jsonl (docs/tracking.md).
     config.training.wandb = placeholder(str)
 
@@ -232,6 +245,9 @@ def get_config() -> ConfigDict:
     # Sample from the fewest tokens that have this probability together.
     config.decoding.top_p = 1.0
     config.decoding.seed = 0  # of samples; above temperature 0
+    # Minimum Bayes risk: of so many samples, or hypotheses of the beam, the one most like all of
+    # them by chrF comes first (docs/translating.md); 0: the one with the best score.
+    config.decoding.mbr = 0
     # Outputs are trees over the words of the source: matching brackets, a tag for each word.
     config.decoding.brackets = False
     # On CPUs, multiply matrices as whole numbers of 8 bits: less time than in float32, and some

@@ -8,6 +8,7 @@ from ml_collections import config_flags
 
 from configs import base
 from transformer.models.family import Sizes
+from transformer.runs import cli
 from transformer.runs.provenance import ROOT
 from transformer.runs.run_config import Config
 
@@ -37,6 +38,7 @@ def config_of(argv: list[str], monkeypatch) -> tuple[Config, list[str]]:
     """The config that the words of a command mean, and those that are no flags of it."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", argv)  # where config_flags looks for overrides
+    cli.register_parsers()
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, flag_values=values)
     others = values(argv, known_only=True)

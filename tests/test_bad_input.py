@@ -187,6 +187,16 @@ def test_a_run_with_another_config(trained):
             ["--workdir=run", "--checkpoint=average", "--average_last=3"],
             ["--average_last=3 is more than the last 2 checkpoints of run"],
         ),
+        (
+            "translate",
+            ["--workdir=run", "--checkpoint=ema"],
+            ["run has no moving average, since its training.ema is 0"],
+        ),
+        (
+            "translate",
+            ["--workdir=run", "--mbr=9"],
+            ["decoding.mbr asks for 9 candidates, and decoding.beam_size is"],
+        ),
         ("evaluate", ["--workdir=run", "--average_last=0"], ["average_last"]),
         (
             "translate",

@@ -342,7 +342,10 @@ def test_a_long_line_of_a_test_set(learned, scores):
         (["--testset=mtedx/test"], "test set mtedx/test has no en-de; it has: el-en, es-en"),
         (["--testset=wmt14", "--split=test"], "--split and another test set are given; leave one"),
         (["--testset=wmt14", "--record=x"], "--testset is given, and --record is of the splits"),
-        (["--checkpoint=newest"], "--checkpoint=newest: it must be last, best, average, or a step"),
+        (
+            ["--checkpoint=newest"],
+            "--checkpoint=newest: it must be last, best, average, ema, or a step",
+        ),
         (
             ["--checkpoint=7"],
             "run has no checkpoint of step 7; it has: 120, 240 (training.k",
@@ -352,6 +355,15 @@ def test_a_long_line_of_a_test_set(learned, scores):
         (["--output_dir=test.en/x"], "cannot write test.en/x/test/scores.json: Not a directory; m"),
         (["--hypotheses=test.de", "--beam_size=1"], "--hypotheses translates nothing; leave --be"),
         (["--hypotheses=test.de", "--test_file=x"], "the task seq2seq has no data.test_file; le"),
+        (
+            ["--compare=nowhere"],
+            "--compare=nowhere is no file, and no folder with hypotheses.txt or",
+        ),
+        (["--compare=train.de"], "train.de has 499 lines and test has 38; line n of both"),
+        (
+            ["--compare=test.de", "--explain=base"],
+            "--compare is given, and --explain is for one run",
+        ),
         (["--languages=en-de"], "--languages is for --hypotheses without --workdir; leave it out"),
     ],
 )

@@ -39,7 +39,7 @@ CODE = [*ROOT.glob("*.py"), *(p for folder in FOLDERS for p in (ROOT / folder).r
 # another flag.
 COMMAND = re.compile(
     r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]*)"
-    r"((?:(?: +|\s*\\\n *|\n +(?=--))(?:[^\s`|&\\']|'[^'\n]*')+)*)"
+    r"((?:(?: +|\s*\\\n *|\n +(?=--))(?:[^\s`|&\\'\"]|'[^'\n]*'|\"[^\"\n]*\")+)*)"
 )
 # Of each page its scripts with their words; test_doors.py runs those of the pages add-a-....
 COMMANDS = {
@@ -53,14 +53,9 @@ COMMANDS = {
 # Fields of earlier commits, which docs/experiments.md names, and the one of add-an-option.md.
 NOT_FIELDS = {
     "model.residual_scale",
-    *(
-        "data.extra_source",
-        "data.extra_target",
-        "data.both_directions",
-        "training.r_drop",
-        "training.bleu_every",
-    ),
-    *("optimizer.learning_rate_scale", "optimizer.cooldown_start", "optimizer.cooldown_steps"),
+    *("data.extra_source", "data.extra_target", "data.both_directions"),
+    *("training.r_drop", "training.bleu_every"),
+    *("optimizer.learning_rate_scale", "optimizer.cooldown_start"),
 }
 # Names in the pages that are not of this code.
 FOREIGN = {

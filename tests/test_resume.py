@@ -41,6 +41,8 @@ from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.sharding import data_mesh
 from transformer.system.startup import STOPPED
 from transformer.tasks.seq2seq import Seq2SeqTraining
+from transformer.tasks.task import Examples
+from transformer.training.schedules import make_schedule
 
 
 def assert_same_run(a: Path, b: Path) -> None:
@@ -216,6 +218,42 @@ def share_programs(config: Config, monkeypatch) -> None:
 
     vars(config)["kind"] = config.kind._replace(prepare=first_of(config.kind.prepare))
     monkeypatch.setattr(train, "prepare_programs", first_of(train.prepare_programs))
+
+
+@pytest.mark.slow
+def test_an_average_and_a_rate_that_falls_on_a_plateau(text, tmp_path, monkeypatch, compiled_once):
+    """They go on in parts as in one."""
+
+    def validate(self, state, full, check):
+        check()
+        return {"nll": 5.0}, Examples()
+
+    monkeypatch.setattr(Seq2SeqTraining, "validate", validate)
+    changes = {
+        "training_log_every": 1,
+        "training_ema": 0.9,
+        "optimizer_name": "optax.lion",
+        "optimizer_plateau_patience": 1,
+        "optimizer_plateau_factor": 0.25,
+    }
+    config, whole = experiment_of(text, **changes), tmp_path / "whole"
+    train.train(config, whole, StopAt(None))
+    rates = {x["step"]: x.get("train/learning_rate") for x in metrics(whole) if "train/loss" in x}
+    schedule = make_schedule(config.optimizer, config.model.d_model)
+    expected = {step: float(schedule(step)) * (0.25 if step == 9 else 1) for step in range(1, 10)}
+    assert rates == pytest.approx(expected, rel=1e-6)
+    # Stopped between checkpoints, ended after a measurement that lowers the rate, and gone on with.
+    ended, parts = experiment_of(text, **changes, training_steps=8), tmp_path / "parts"
+    with pytest.raises(Stopped):
+        train.train(ended, parts, StopAt(7))
+    for part in (ended, config):
+        train.train(part, parts, StopAt(None))
+    assert_same_run(parts, whole)
+
+    last, average = (restore(whole, name) for name in ("last", "ema"))
+    assert average.chosen == last.chosen._replace(checkpoint="ema")
+    gaps = jax.tree.map(lambda x, y: float(abs(x - y).max()), last.params, average.params)
+    assert min(jax.tree.leaves(gaps)) > 0
 
 
 def kept(workdir: Path) -> list[str]:

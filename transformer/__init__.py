@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 def load(workdir: "str | Path", **options: Any) -> "Model":
     """Loads the trained model of a work directory, for translating and scoring.
 
-    options: `checkpoint` ("best", "last", "average" or a step), `average_last` and `ensemble` (more
-      work directories), as the flags of translate; `long_lines` and `max_tokens`, see
-      inference/model.py; and fields of the decoding section, such as `beam_size`.
+    options: `checkpoint` ("best", "last", "average", "ema" or a step), `average_last` and
+      `ensemble` (more work directories), as the flags of translate; `long_lines` and `max_tokens`,
+      see inference/model.py; and fields of the decoding section, such as `beam_size`.
     Raises UserError (transformer.system.errors) for options or files that cannot be used.
 
     >>> model = load("runs/demo", beam_size=3)

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import functools
 import gc
@@ -38,6 +39,7 @@ from transformer.decoding.inputs import (
     longest_phrases,
     parts_of_search,
 )
+from transformer.decoding.mbr import by_utility
 from transformer.decoding.programs import Programs
 from transformer.decoding.translation import Translator
 from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
@@ -195,6 +197,20 @@ def test_translations_and_what_their_scores_say(translator_of):
     assert [outputs([sentence])[0] for sentence in SENTENCES] == tokens
     assert outputs([]) == []
     assert outputs(["", "\u2028"]) == [[], []]
+
+
+def test_the_best_by_minimum_bayes_risk(translator_of):
+    """The order of the beam changes, and not the translations."""
+    translator, variables = translator_of()
+    beam = translator.search(variables, asked(SENTENCES), nbest=3)
+    by_risk = copy.copy(translator)
+    by_risk.config = dataclasses.replace(translator.config, mbr=3)
+    found = by_risk.search(variables, asked(SENTENCES))
+    expected = [[x[by_utility([y.text for y in x])[0]]] if x else [] for x in beam]
+    assert found == expected
+    assert any(best[0] != x[0] for best, x in zip(found, beam, strict=True) if x)
+    with pytest.raises(UserError, match=r"mbr asks for 4 candidates, and decoding\.beam_size is 3"):
+        dataclasses.replace(translator.config, mbr=4)
 
 
 def test_parameters_are_laid_out_once_for_as_long_as_they_are_the_same(translator_of):

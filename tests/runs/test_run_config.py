@@ -52,7 +52,7 @@ COUNTED = {
     *("optimizer.warmup_steps", "optimizer.decay_steps", "tokenizer.sample_size", "decoding.seed"),
     *("training.steps", "training.seed", "training.log_every", "training.checkpoint_every"),
     *("training.full_validation_every", "training.keep_last", "training.patience"),
-    *("training.rollback_after", "training.max_rollbacks"),
+    *("training.rollback_after", "training.max_rollbacks", "optimizer.plateau_patience"),
     *("task.average_from", "task.samples_every", "task.num_scored"),
 }
 

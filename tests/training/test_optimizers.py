@@ -323,10 +323,23 @@ def test_values_at_the_edge(field, value):
         ("schedule=linear peak_learning_rate=0.1 decay_steps=4000", "4000, the update at which"),
         ("decay_steps=5000", "does not use it; leave it out, or set optimizer.schedule to linear"),
         ("schedule=inverse_sqrt peak_learning_rate=0.1 warmup_steps=0", "it must be at least 1"),
+        (
+            "cooldown_steps=9",
+            "cooldown_steps is 9, but the schedule noam does not use it; leave it",
+        ),
+        (
+            "schedule=wsd peak_learning_rate=0.1 decay_steps=5000",
+            "optimizer.schedule is wsd, which needs optimizer.cooldown_steps; give",
+        ),
+        (
+            "schedule=wsd peak_learning_rate=0.1 decay_steps=5000 cooldown_steps=1001",
+            "cooldown_steps is 1001, more than the 1000 updates from optimizer.warmup_steps",
+        ),
     ],
 )
 def test_values_that_do_not_fit_each_other(changes, message):
-    kinds = {"name": str, "schedule": str, "warmup_steps": int, "decay_steps": int}
+    kinds = {"name": str, "schedule": str}
+    kinds |= dict.fromkeys(("warmup_steps", "decay_steps", "cooldown_steps"), int)
     pairs = [change.split("=") for change in changes.split()]
     values = {field: kinds[field](x) if field in kinds else float(x) for field, x in pairs}
     with pytest.raises(UserError) as error:

@@ -10,13 +10,14 @@ from transformer.training.optimizers import OptimizerConfig
 from transformer.training.schedules import make_schedule
 
 
-def schedule(name, peak=None, warmup=4000, decay=None, width=None):
+def schedule(name, peak=None, warmup=4000, decay=None, width=None, cooldown=None):
     config = dataclasses.replace(
         OptimizerConfig(**base.get_config().optimizer),
         schedule=name,
         peak_learning_rate=peak,
         warmup_steps=warmup,
         decay_steps=decay,
+        cooldown_steps=cooldown,
     )
     return make_schedule(config, width)
 
@@ -62,6 +63,15 @@ def test_the_width_is_for_noam_alone():
 def test_a_peak_after_a_warm_up(name, decay, expected):
     rate = schedule(name, 0.6, 4, decay)
     assert [float(rate(step)) for step in (1, 4, 9, 16, 36)] == pytest.approx(expected, abs=1e-7)
+
+
+def test_the_peak_stays_until_the_cooldown():
+    for name, half in (("wsd", 0.3), ("wsd_sqrt", 0.6 - 0.6 * 0.5**0.5)):
+        rate = schedule(name, 0.6, 4, 40, cooldown=8)
+        found = [float(rate(step)) for step in (1, 4, 20, 32, 36, 40, 50)]
+        assert found == pytest.approx([0.15, 0.6, 0.6, 0.6, half, 0.0, 0.0], abs=1e-7)
+    whole = schedule("wsd", 0.6, 4, 28, cooldown=24)  # linear
+    assert [float(whole(step)) for step in (9, 16)] == pytest.approx([0.475, 0.3], abs=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
     python evaluate.py --workdir=runs/demo --source=news.en --reference=news.de
     python evaluate.py --workdir=runs/base --testset=wmt14/full
     python evaluate.py --workdir=runs/demo --hypotheses=others.de
+    python evaluate.py --workdir=runs/demo --compare=runs/other
     python evaluate.py --workdir=runs/base --checkpoint=average --average_last=5
     python evaluate.py --workdir=/models/base --output_dir=scores
     python evaluate.py --workdir=runs/base --explain=big
@@ -51,6 +52,12 @@ TESTSET = flags.DEFINE_string(
 HYPOTHESES = DEFINE_path(
     "hypotheses", None, "A file of translations to score; nothing is translated."
 )
+COMPARE = DEFINE_path(
+    "compare",
+    None,
+    "Is the difference chance? Another run, a folder that was written for it, or a file of "
+    "translations of the same sentences.",
+)
 LANGUAGES = flags.DEFINE_string(
     "languages", None, "Of --hypotheses without --workdir, such as en-de."
 )
@@ -76,7 +83,8 @@ EXPORT = DEFINE_path(
 )
 # Flags of what is scored, if it is no split.
 OWN = tuple(
-    flag.name for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES, LANGUAGES, BLEU_TOKENIZER)
+    flag.name
+    for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES, COMPARE, LANGUAGES, BLEU_TOKENIZER)
 )
 
 

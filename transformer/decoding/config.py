@@ -34,6 +34,7 @@ class DecodingConfig:
     seed: int = 0
     brackets: bool = False
     int8: bool = False
+    mbr: int = 0
 
     def __post_init__(self):
         from transformer.decoding.search import (
@@ -45,6 +46,7 @@ class DecodingConfig:
         check_range(self, "decoding", "max_length_ratio min_length_ratio", 0, 1025)
         check_range(self, "decoding", "max_extra_length max_length min_length", 0)
         check_range(self, "decoding", "no_repeat_ngram top_k", 0)
+        check_range(self, "decoding", "mbr", 0, 1025)
         check_range(self, "decoding", "repetition_penalty", 1, 1025)
         check_range(self, "decoding", "seed", 0, 2**32 - 1)
         check_choice(self, "decoding", "length_penalty_form", LENGTH_PENALTIES)
@@ -84,6 +86,12 @@ class DecodingConfig:
                     f"decoding.{name} is for samples; set decoding.temperature, too (1: the "
                     "model's own probabilities)"
                 )
+        if self.mbr > self.beam_size and not self.temperature:
+            raise UserError(
+                f"decoding.mbr asks for {self.mbr} candidates, and decoding.beam_size is "
+                f"{self.beam_size}; raise it, or set decoding.temperature for samples (1: the "
+                "model's own probabilities)"
+            )
         if self.brackets and self.temperature:
             raise UserError(
                 "decoding.brackets is for a search, and decoding.temperature asks for samples; "

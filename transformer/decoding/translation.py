@@ -34,6 +34,7 @@ from transformer.decoding.inputs import (
     parts_of_search,
     sizes_of_inputs,
 )
+from transformer.decoding.mbr import by_utility
 from transformer.decoding.programs import LaidOut, Programs, Variables
 from transformer.decoding.rules import Coverage
 from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, Settings, beam_search
@@ -134,7 +135,7 @@ class Translator:
     def prepare(self, variables: Variables, texts: Sequence[str]) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once the programs for translating `texts`, the largest first."""
         sentences = self._encode(list(map(Request, texts)), self.source_cut)
-        parts, call = self._calls(variables, sentences, 1)
+        parts, call = self._calls(variables, sentences, max(1, self.config.mbr))
         shapes = {shape for shape, _ in parts}
         programs = {}
         for shape in sorted(shapes, key=lambda s: -s.rows * self.config.longest(s.width)):
@@ -156,11 +157,14 @@ class Translator:
     ) -> list[list[Translation]]:
         """The best `nbest` translations of each source, best first; none for an empty line.
 
+        With decoding.mbr the best are those of minimum Bayes risk, and keep their scores.
+
         alignments: whether to find out which words translate each other.
         progress: is called with the number of requests done so far.
         source_cut: longer sources are cut to this many tokens, EOS included.
         Raises UserError for a request that no translation meets.
         """
+        wanted, nbest = nbest, max(nbest, self.config.mbr)
         self._check(nbest, requests)
         encoded = self._encode(requests, source_cut)
         for number, sentence in enumerate(encoded, 1):
@@ -180,6 +184,9 @@ class Translator:
                         f"{self.config.longest(len(encoded[i].source) - 1)} tokens that fulfils "
                         "all that is asked of it; ask for less, or allow longer ones"
                     )
+                if self.config.mbr:
+                    order = by_utility([x.text for x in results[i]])
+                    results[i] = [results[i][place] for place in order[:wanted]]
             done += len(members)
             progress(done)
         if alignments:

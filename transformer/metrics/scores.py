@@ -71,7 +71,7 @@ def corpus_scores(
     if is_tokenized or has_spaces(target_language) or language in BY_CHARACTER:
         metrics["ter"] = _ter_metric(target_language, is_tokenized)
     for name, metric in metrics.items():
-        score = metric.corpus_score(hypotheses, _present(given)).score
+        score = metric.corpus_score(hypotheses, present(given)).score
         # The signature knows the number of references only after scoring.
         scores[name] = {"score": score, "signature": str(metric.get_signature())}
     has_words = has_spaces(target_language) and language not in OWN_TOKENIZERS
@@ -85,7 +85,7 @@ def corpus_scores(
             # `force` silences sacreBLEU's warning about tokenised text: here it is meant.
             metric = BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
             scores[name] = {
-                "score": metric.corpus_score(hypotheses, _present(given)).score,
+                "score": metric.corpus_score(hypotheses, present(given)).score,
                 "definition": TOKENIZED_DEFINITION.format(case=case, version=version("sacremoses")),
             }
     return scores
@@ -181,8 +181,8 @@ def _checked(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[list
     return list(hypotheses), list(references)
 
 
-def _present(sides: Sequence[list[str]]) -> list[list[str | None]]:
-    """References without the blank ones of sentences that have others."""
+def present(sides: Sequence[list[str]]) -> list[list[str | None]]:
+    """The references without the blank ones of sentences that have others."""
     sentences = [
         [one if one.strip() or not any(map(str.strip, ones)) else None for one in ones]
         for ones in zip(*sides, strict=True)

@@ -165,7 +165,7 @@ def schedule_figure(config: Config) -> Picture:
     steps = np.unique(np.linspace(1, config.training.steps, 500).astype(int))
     own.plot(steps, make_schedule(config.optimizer, config.model.width)(jnp.asarray(steps)))
     own.set_title(f"this run: {config.optimizer.schedule}", fontsize=9)
-    unused = dict.fromkeys(("peak_learning_rate", "decay_steps"))
+    unused = dict.fromkeys(("peak_learning_rate", "decay_steps", "cooldown_steps"))
     steps = np.arange(1, 20_000, 20)
     for d_model, warmup in EQUATION_3:
         changes = {"schedule": "noam", "warmup_steps": warmup, **unused}

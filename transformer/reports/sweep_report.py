@@ -107,7 +107,7 @@ def _by_column(run: run_report.Run) -> run_report.Run:
     scores of the run.
     """
     last = max((line["step"] for line in run.metrics), default=None)
-    averages = re.compile(r"(-average-\d+)-at-(\d+)")
+    averages = re.compile(r"(-average-\d+|-ema)-at-(\d+)")
     steps = {name: int(match[2]) if (match := averages.search(name)) else 0 for name in run.scores}
     scores = {
         re.sub(rf"-step-{last}\b", "-last", averages.sub(r"\1", name)): run.scores[name]

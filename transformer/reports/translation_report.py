@@ -5,17 +5,16 @@ from typing import Any
 
 import numpy as np
 from sacrebleu.metrics import CHRF
-from sacrebleu.significance import PairedTest
 
 from transformer.data.words import words_of
 from transformer.metrics import scores
+from transformer.metrics.significance import RESAMPLES, paired_bootstrap
 from transformer.reports.pages import table, text, thumbnail
 from transformer.reports.translations import bleu_by_length, groups
 from transformer.tasks.pair_training import Texts
 
 EXAMPLES = 8
 BOUNDS = (8, 12, 16, 20)
-RESAMPLES = 1000
 LONGEST_SHOWN = 512  # bytes of a text: a larger thumbnail would be unreadable
 
 # Pairs of source and translation -> the attention between them, [target tokens, source tokens].
@@ -79,18 +78,13 @@ def _ratio(texts: Texts, members: Sequence[int]) -> float:
 
 
 def _bootstrap(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
-    """sacreBLEU's paired bootstrap test of every run against the first."""
-    data = runs[0].config.data
-    metric = scores.bleu_metric(**scores.kind_of_text(data))
-    named = [(run.name, own.hypotheses) for run, own in zip(runs, texts, strict=True)]
-    named = [(f"{i}: {name}", lines) for i, (name, lines) in enumerate(named)]
-    _, found = PairedTest(
-        named, {"BLEU": metric}, [texts[0].references], test_type="bs", n_samples=RESAMPLES
-    )()
-    (key,) = (key for key in found if key != "System")
+    """The paired bootstrap test of every run against the first."""
+    kind = scores.kind_of_text(runs[0].config.data)
+    systems, references = [own.hypotheses for own in texts], [texts[0].references]
+    found = paired_bootstrap(systems, references, kind, ["bleu"])["bleu"]
     rows = [
-        [name.partition(": ")[2], f"{x.score:.2f}", f"{x.mean:.2f} ± {x.ci:.2f}", p]
-        for name, x in zip(found["System"], found[key], strict=True)
+        [run.name, f"{x.score:.2f}", f"{x.mean:.2f} ± {x.ci:.2f}", p]
+        for run, x in zip(runs, found, strict=True)
         for p in [f"{x.p_value:.3f}" if x.p_value is not None else "baseline"]
     ]
     said = f"Paired bootstrap with {RESAMPLES:,} samples, against the first run; 95 % intervals."

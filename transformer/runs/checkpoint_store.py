@@ -1,6 +1,6 @@
 """A folder of checkpoints: Orbax writes the arrays, and digests reveal damage.
 
-  <step>/params, opt_state, extra    arrays; opt_state and extra only where they are not empty
+  <step>/params, opt_state, extra, ema    arrays; the last three only where they are not empty
   <step>/record/record.json          the notes given to `begin`, shapes and digests of the arrays
   <step>/scores.json                 validation scores, written later
 
@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import jax
 import numpy as np
@@ -35,6 +35,7 @@ CHECKPOINTS = "checkpoints"  # the folder in a work directory
 # Orbax raises these, in its main thread and its others, when it cannot write.
 SAVE_ERRORS = (OSError, ValueError, jax.errors.JaxRuntimeError)
 SECONDS_UNTIL_VISIBLE = 60.0  # for a new directory, on all hosts of a network file system
+ITEMS = ("params", "opt_state", "extra", "ema")  # fields of TrainState
 _HALF_WRITTEN, _DELETED, _DAMAGED = ".orbax-checkpoint-tmp", ".deleted", ".damaged"
 _RECORD, _SCORES = "record.json", "scores.json"
 _DISK = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM EIO ENOENT ENOTDIR ENXIO ESTALE ETIMEDOUT EMFILE"
@@ -54,6 +55,7 @@ class _Record(TypedDict):
 class _Patience(TypedDict):
     best: Number | None
     without_better: Count
+    reductions: NotRequired[Count]
 
 
 class Damaged(Exception):
@@ -155,8 +157,7 @@ class Store:
             me = jax.process_index()
             together = ocp.options.MultiprocessingOptions(me, {me}, f"process_{me}")
         arrays = {
-            name: ocp.StandardCheckpointHandler(multiprocessing_options=together)
-            for name in ("params", "opt_state", "extra")
+            name: ocp.StandardCheckpointHandler(multiprocessing_options=together) for name in ITEMS
         }
         handler = ocp.CompositeCheckpointHandler(
             composite_options=ocp.CompositeOptions(multiprocessing_options=together),

@@ -13,6 +13,7 @@ from absl import logging
 from transformer.models.functional import Params
 from transformer.runs.checkpoint_store import (
     CHECKPOINTS,
+    ITEMS,
     SAVE_ERRORS,
     Damaged,
     Store,
@@ -270,13 +271,14 @@ class Checkpoints(Store):
         return None
 
     def average_params(
-        self, steps: Sequence[int], params: Params, extra: dict[str, Any]
+        self, steps: Sequence[int], params: Params, extra: dict[str, Any], item: str = "params"
     ) -> tuple[Params, dict[str, Any]]:
         """The mean of the parameters of some checkpoints, and the extra state of the last.
 
+        item: "ema" for the moving averages instead of the parameters.
         Both are laid out as `params` and `extra`. Raises UserError if a checkpoint cannot be used.
         """
-        total, likes = None, {"params": params, "extra": extra}
+        total, likes = None, {item: params, "extra": extra}
         for step in steps:
             try:
                 items, _ = self.restore(step, likes)
@@ -285,13 +287,13 @@ class Checkpoints(Store):
                     f"the checkpoint {self.directory / str(step)} is damaged ({error}); put back "
                     "a copy of it, or choose another with --checkpoint"
                 ) from error
-            new = items["params"]
+            new = items[item]
             total = new if total is None else jax.tree.map(jnp.add, total, new)
         return jax.tree.map(lambda x: x / len(steps), total), items["extra"]
 
 
 def _items(state: TrainState) -> dict[str, Any]:
-    return {"params": state.params, "opt_state": state.opt_state, "extra": state.extra}
+    return {name: getattr(state, name) for name in ITEMS}
 
 
 def saved_steps(workdir: Path) -> list[int]:

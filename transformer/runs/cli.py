@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 evaluate --verify found that scores disagree; 2 the user's
 bug of ours. JAX is imported only after --help is answered.
 """
 
+import ast
 import contextlib
 import errno
 import logging as python_logging
@@ -65,12 +66,7 @@ def run(
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
     threading.excepthook = _say_that_a_thread_failed
-    for kind, parser in {
-        str: flags.ArgumentParser(),
-        int: flags.IntegerParser(),
-        float: flags.FloatParser(),
-    }.items():
-        config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
+    register_parsers()
     choice = [arg for arg in argv[1:] if re.match(f"{CHOOSING}=", arg)]
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
@@ -147,6 +143,17 @@ def run(
     app.run(guarded, argv, flags_parser=parse)
 
 
+def register_parsers() -> None:
+    """Makes config_flags parse the flags of fields that may be None."""
+    for kind, parser in {
+        str: flags.ArgumentParser(),
+        int: flags.IntegerParser(),
+        float: flags.FloatParser(),
+        dict: _Dict(),
+    }.items():
+        config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
+
+
 def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
     """The sections of the file that --config names; raises UserError if there are none."""
     path = Path(config_flags.get_config_filename(flags.FLAGS[flag.name]).partition(":")[0])
@@ -170,6 +177,17 @@ class _OrNone(flags.ArgumentParser):
 
     def flag_type(self) -> str:
         return self._parser.flag_type()
+
+
+class _Dict(flags.ArgumentParser):
+    """Parses a field's dict, as Python writes it."""
+
+    def parse(self, argument: Any) -> dict[str, Any]:
+        with contextlib.suppress(SyntaxError, ValueError):
+            argument = ast.literal_eval(argument)
+        if not isinstance(argument, dict):
+            raise ValueError("it must be a dict, such as {'b1': 0.95, 'weight_decay': 0.1}")
+        return argument
 
 
 def _say_that_a_thread_failed(failed: threading.ExceptHookArgs) -> None:

@@ -5,13 +5,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer.data import hub
 from transformer.data.records import Records
 from transformer.data.splits import SPLITS
 from transformer.data.test_sets import Input, TestSet
 from transformer.metrics.scores import kind_of_text
+from transformer.metrics.significance import against
 from transformer.runs import run_config
 from transformer.runs.config_fields import path_fields
 from transformer.runs.outputs import Destination, digest
@@ -59,16 +60,23 @@ def next_command(config: run_config.Config, task: TrainedTask, workdir: Path) ->
 # --- Evaluating ---------------------------------------------------------------------------
 
 
-def evaluate(model: TrainedModel, split: str) -> Outputs:
+class Other(NamedTuple):
+    """Translations of the same sentences by another system, to compare with."""
+
+    name: str
+    lines: list[str]
+
+
+def evaluate(model: TrainedModel, split: str, other: Other | None = None) -> Outputs:
     """Outputs for a split, using the devices of all processes; process 0 prints and writes."""
     model.check_paths()
     return _evaluate(
-        *(model, split, {}),
+        *(model, split, {}, other),
         lambda progress: model.task.evaluate(model.params, model.extra, split, progress),
     )
 
 
-def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
+def evaluate_test_set(model: TrainedModel, test: TestSet, other: Other | None = None) -> Outputs:
     """Evaluates, as `evaluate` does, a test set that the config does not name.
 
     The run's task must have a `score_test_set`.
@@ -87,13 +95,14 @@ def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
         uses = source_scores(model.task, (model.params, model.extra), *sides)
         return found._replace(scores=found.scores | uses)
 
-    return _evaluate(model, test.name, test.inputs, outputs)
+    return _evaluate(model, test.name, test.inputs, other, outputs)
 
 
 def _evaluate(
     model: TrainedModel,
     of: str,
     inputs: Mapping[str, Input],
+    other: Other | None,
     evaluated: Callable[[Callable[[int, int], None]], Outputs],
 ) -> Outputs:
     """Prints what is evaluated, shows progress, prints and writes the outputs."""
@@ -113,6 +122,8 @@ def _evaluate(
         outputs = evaluated(progress)
     if not first:
         return outputs
+    if other:
+        outputs = compared(outputs, other, kind_of_text(model.task.data))
     seconds, count = time.monotonic() - start, len(outputs.texts["hypotheses"])
     scores = {
         **outputs.scores,
@@ -122,8 +133,8 @@ def _evaluate(
         **model.provenance(),
         **hub.revisions(),
     }
-    if other := _other_data(model.config.data, model.task.data, of):
-        scores["data"] = other
+    if other_data := _other_data(model.config.data, model.task.data, of):
+        scores["data"] = other_data
     try:
         folder = destination_of(model, of, inputs).write(outputs, scores)
     finally:  # the disk may be full by now
@@ -133,12 +144,27 @@ def _evaluate(
     return outputs
 
 
+def compared(outputs: Outputs, other: Other, kind: Mapping[str, Any]) -> Outputs:
+    """The outputs, with the comparison in the scores that have one. kind: see kind_of_text."""
+    texts, found = outputs.texts, dict(outputs.scores)
+    references = [texts[name] for name in texts if name.startswith("references")]
+    for name, entry in against(*other, texts["hypotheses"], references, kind).items():
+        found[name] = {**found[name], "against": entry}
+    return outputs._replace(scores=found)
+
+
 def table(outputs: Outputs) -> str:
     """The scores, one a line."""
     lines = []
     for name, found in outputs.scores.items():
         kind = found["signature"] if "signature" in found else found["definition"]
         lines.append(f"{name:40} {found['score']:6.2f}  {kind}")
+        if "against" in found:
+            than = found["against"]
+            lines.append(
+                f"  {than['difference']:+.2f} against {than['score']:.2f} of {than['other']}, "
+                f"p = {than['p_value']:.3f} ({than['test']})"
+            )
     return "\n".join(lines)
 
 
@@ -154,6 +180,8 @@ def destination_of(model: TrainedModel, of: str, inputs: Mapping[str, Input] = {
     default = model.chosen.checkpoint if (model.workdir / run_config.EXPORTED).exists() else "best"
     if model.chosen.checkpoint == "average" != default:
         parts.append(f"average-{len(model.chosen.steps)}-at-{model.chosen.steps[-1]}")
+    elif model.chosen.checkpoint == "ema" != default:
+        parts.append(f"ema-at-{model.chosen.steps[-1]}")
     elif model.chosen.checkpoint != default:
         parts.append(f"step-{model.chosen.steps[-1]}")
     if model.config.decoding:

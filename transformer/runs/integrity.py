@@ -44,7 +44,7 @@ def digest(tree: Any) -> str:
 
 def compile_digest(state: TrainState) -> None:
     """Compiles the digest programs for a state's parts, so that saving compiles nothing."""
-    for part in (state.params, state.opt_state, state.extra):
+    for part in (state.params, state.opt_state, state.extra, state.ema):
         digest(part)
 
 

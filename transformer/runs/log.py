@@ -132,12 +132,12 @@ class RunLog:
         if self._progress:
             self._progress.print(text)
 
-    def updates(self, step: int, window: Window, monitor: Monitor) -> None:
-        """Logs the updates of a window that ends at `step`."""
+    def updates(self, step: int, window: Window, monitor: Monitor, scale: float) -> None:
+        """Logs the updates of a window that ends at `step`. scale: of the learning rate."""
         if not self._metrics:
             return
         values = window.summary()
-        values["train/learning_rate"] = self._schedule(step - monitor.skipped)
+        values["train/learning_rate"] = scale * self._schedule(step - monitor.skipped)
         self._tokens += window.tokens
         values["total/target_tokens"] = self._tokens
         values["total/seconds"] = time.monotonic() - self._started

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import jax
+import numpy as np
 
 from transformer.data.prefetch import prefetch
 from transformer.runs.checkpoints import Checkpoints
@@ -26,15 +27,19 @@ TRIES_AT_THE_END, SECONDS_BETWEEN_TRIES = 60, 10.0  # to save the last checkpoin
 
 
 class Patience(NamedTuple):
-    """The state of early stopping: the best score, and the measurements made since."""
+    """The best score, the measurements made since, and reductions of the learning rate."""
 
     best: float | None = None
     without_better: int = 0
+    reductions: int = 0
 
-    def after(self, score: float, metric: Metric) -> "Patience":
+    def after(self, score: float, metric: Metric, plateau: int) -> "Patience":
+        """plateau: the measurements without a better one that reduce the rate; 0: it stays."""
         if self.best is None or metric.is_better(score, self.best):
-            return Patience(score, 0)
-        return Patience(self.best, self.without_better + 1)
+            return Patience(score, 0, self.reductions)
+        since = self.without_better + 1
+        is_plateau = plateau > 0 and since % plateau == 0
+        return Patience(self.best, since, self.reductions + is_plateau)
 
 
 @dataclasses.dataclass
@@ -124,6 +129,7 @@ class Loop:
         stop: StopRequest,
     ):
         self.config, self.metric = config.training, config.best_metric
+        self.optimizer = config.optimizer
         self.task = task
         self.programs = programs
         self.updates = updates
@@ -145,7 +151,7 @@ class Loop:
                 f"{self.log.workdir} was begun with; put the data back, use the versions of NumPy "
                 "and of this project that starts.jsonl names, or start again in another --workdir"
             )
-        return RunState(
+        at = RunState(
             train,
             int(train.step),
             Window.restored(notes["window"]),
@@ -153,6 +159,8 @@ class Loop:
             Patience(**(scores or notes)["patience"]),
             is_evaluated=scores is not None,
         )
+        self.scale_rate(at)
+        return at
 
     def run(self, at: RunState) -> RunState:
         """Returns the state at the run's end; raises Stopped if it was told to stop before."""
@@ -178,7 +186,7 @@ class Loop:
                 at = self.roll_back(at)
                 continue
             if log_now:
-                self.log.updates(at.step, at.window, at.monitor)
+                self.log.updates(at.step, at.window, at.monitor, self.rate_scale(at))
                 at.window = Window()
 
             # 4. Save a checkpoint.
@@ -198,6 +206,16 @@ class Loop:
 
     def is_out_of_patience(self, at: RunState) -> bool:
         return 0 < self.config.patience <= at.patience.without_better
+
+    def rate_scale(self, at: RunState) -> float:
+        return self.optimizer.plateau_factor**at.patience.reductions
+
+    def scale_rate(self, at: RunState) -> None:
+        """Gives the optimizer the scale that the measurements so far lead to."""
+        if self.optimizer.plateau_patience:
+            scale, old = np.float32(self.rate_scale(at)), at.train.opt_state.scale
+            new = jax.make_array_from_callback((), old.sharding, lambda _: scale)
+            at.train = at.train._replace(opt_state=at.train.opt_state._replace(scale=new))
 
     def take_metrics(self, at: RunState, *, wait_for_all: bool) -> None:
         for update in self.updates.finished(wait_for_all=wait_for_all):
@@ -220,7 +238,16 @@ class Loop:
         scores, examples = self.task.validate(at.train, full, stop_here)
         self.log.validation(at.step, scores, examples)
         if self.config.best_metric in scores:
-            at.patience = at.patience.after(scores[self.config.best_metric], self.metric)
+            before, plateau = at.patience.reductions, self.optimizer.plateau_patience
+            score = scores[self.config.best_metric]
+            at.patience = at.patience.after(score, self.metric, plateau)
+            if at.patience.reductions > before:
+                self.scale_rate(at)
+                self.log.print(
+                    f"step {at.step}: no better {self.config.best_metric} in {plateau} "
+                    f"measurements; the learning rate falls to {self.rate_scale(at):.3g} of its "
+                    "schedule"
+                )
         record = {**scores, "patience": at.patience._asdict()}
         self.checkpoints.record_scores(at.step, record)
         if distributed.from_first(lambda: self.checkpoints.has(at.step)):

@@ -29,8 +29,8 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
     checkpoint = flags.DEFINE_string(
         "checkpoint",
         None,
-        "Which parameters to use: best, last, average, or a step such as 1000 (default: the best, "
-        "or those that were exported).",
+        "Which parameters to use: best, last, average, ema, or a step such as 1000 (default: the "
+        "best, or those that were exported).",
     )
     average_last = flags.DEFINE_integer(
         "average_last",

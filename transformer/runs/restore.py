@@ -19,7 +19,7 @@ from transformer.system.reading import Count
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import TrainedTask
 
-CHECKPOINTS = ("last", "best", "average")
+CHECKPOINTS = ("last", "best", "average", "ema")
 
 
 class Chosen(NamedTuple):
@@ -109,6 +109,7 @@ def restore(
 ) -> TrainedModel:
     """Restores the 'last' or 'best' checkpoint, that of a step, or the 'average' of the last few.
 
+    'ema' is the moving average of the parameters in the last checkpoint.
     An export holds one set of parameters, and no other can be chosen.
     overrides: values for fields of the config, such as decoding.beam_size; None leaves a field as
       it is.
@@ -146,6 +147,11 @@ def restore(
             f"--average_last={average_last} is for --checkpoint=average, and this is "
             f"--checkpoint={checkpoint}; give both or neither"
         )
+    if checkpoint == "ema" and not training.ema:
+        raise UserError(
+            f"--checkpoint=ema: {workdir} has no moving average, since its training.ema is 0; use "
+            "--checkpoint=average, or train with training.ema=0.999"
+        )
     if exported:
         if checkpoint != exported.checkpoint or average_last not in (None, len(exported.steps)):
             raise UserError(
@@ -161,7 +167,11 @@ def restore(
         stopped_early = 0 < training.patience <= patience
     chosen = exported or Chosen(checkpoint, steps, last_step, stopped_early)
     # An average was exported as one checkpoint.
-    params, extra = checkpoints.average_params(chosen.steps[-1:] if exported else steps, *like)
+    params, extra = checkpoints.average_params(
+        chosen.steps[-1:] if exported else steps,
+        *like,
+        "ema" if checkpoint == "ema" and not exported else "params",
+    )
     checkpoints.close()
     return TrainedModel(workdir, config, task, chosen, params, extra, unknown_paths=unknown)
 
@@ -186,7 +196,7 @@ def _chosen(
             )
         return [int(checkpoint)], last_step, patience
     if checkpoint != "average":
-        steps = [last_step if checkpoint == "last" else checkpoints.best_step()]
+        steps = [checkpoints.best_step() if checkpoint == "best" else last_step]
         return steps, last_step, patience
     if not (steps := checkpoints.scheduled_steps()):
         raise UserError(f"{workdir} has no checkpoint to average; use --checkpoint=last")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from ml_collections.config_dict import FieldReference
 
+from transformer.runs.config_fields import part_of
 from transformer.runs.run_config import load
 
 
@@ -24,10 +25,10 @@ def _of_sections(sections: Mapping[str, Any]) -> ConfigDict:
         config[name] = ConfigDict()
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
-            if value is None:  # a flag must know the possible types
-                value = placeholder(_type_beside_none(field.type))
-            elif isinstance(value, dict):
+            if part_of(field.type):
                 value = _of_sections(value)
+            elif value is None or isinstance(value, dict):  # a flag must know the possible types
+                value = FieldReference(value, field_type=_type_beside_none(field.type))
             config[name][field.name] = value
     return config
 

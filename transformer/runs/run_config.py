@@ -57,13 +57,13 @@ class Config:
         training, metrics = self.training, self.kind.metrics
         if training.best_metric not in metrics:
             raise UserError(
-                f"training.best_metric is {training.best_metric!r}, which the task "
+                f"training.best_metric is {training.best_metric!r:.60}, which the task "
                 f"{self.task.name} does not measure; give one of: {', '.join(metrics)}"
             )
         if self.best_metric.full and training.full_validation_every == 0:
             cheap = [name for name, metric in metrics.items() if not metric.full]
             raise UserError(
-                f"training.best_metric is {training.best_metric!r}, but "
+                f"training.best_metric is {training.best_metric!r:.60}, but "
                 "training.full_validation_every is 0 (never); set training.best_metric to "
                 f"{' or '.join(map(repr, cheap))}"
             )
@@ -139,7 +139,7 @@ def _leaves(prefix: str, sections: Mapping[str, Any]) -> Iterator[tuple[str, Any
     for section, fields in sections.items():
         for field in dataclasses.fields(fields):
             name, value = f"{prefix}{section}.{field.name}", getattr(fields, field.name)
-            if isinstance(value, dict):
+            if part_of(field.type):
                 yield from _leaves(f"{name}.", value)
             else:
                 yield name, value, field.metadata

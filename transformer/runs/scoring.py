@@ -18,7 +18,9 @@ from transformer.data.text_files import check_lines
 from transformer.metrics.scores import check_language, kind_of_text
 from transformer.runs import run_config, trusted_paths
 from transformer.runs.evaluation import (
+    Other,
     check_can_evaluate,
+    compared,
     data_beside,
     evaluate,
     evaluate_test_set,
@@ -30,6 +32,7 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.tasks.task import find_task
 
+HYPOTHESES = "hypotheses.txt"  # in the folders that evaluate writes
 DATA_FLAGS = ("data_dir", "raw_dir", "test_file", "bleu_tokenizer")  # of the data section
 
 
@@ -50,8 +53,8 @@ def run(
     config = run_config.load(place) if place and has_test_set else None
     if config and config.kind.score_test_set is None:
         raise UserError(
-            f"{place} is a run of the task {config.task.name}, and test sets by file or name and "
-            "tokenizers of BLEU are for seq2seq; give --split alone"
+            f"{place} is a run of the task {config.task.name}, and test sets by file or name, "
+            "tokenizers of BLEU and --compare are for seq2seq; give --split alone"
         )
     test = _test_set(asked, place, config)
     if asked.hypotheses:
@@ -59,11 +62,35 @@ def run(
         return
     model = restore()
     if test:
-        evaluate_test_set(model, test)
-    else:
-        check_can_evaluate(model, asked.split)
-        for split in asked.split:
-            evaluate(model, split)
+        evaluate_test_set(model, test, _other(asked.compare, test.name, len(test.sources)))
+        return
+    check_can_evaluate(model, asked.split)
+    others = {split: None for split in asked.split}
+    if asked.compare:
+        for split in others:
+            number = sum(1 for _ in open_source(model.task.data, split).pairs())
+            others[split] = _other(asked.compare, split, number)
+    for split, other in others.items():
+        evaluate(model, split, other)
+
+
+def _other(place: str | None, of: str, number: int) -> Other | None:
+    """The translations that --compare names: a file, or what evaluate wrote for another run.
+
+    of: the split or test set, which has `number` sentences.
+    """
+    if place is None:
+        return None
+    folder = Path(place).expanduser()
+    for path in (folder / "eval" / of / HYPOTHESES, folder / HYPOTHESES, folder):
+        if path.is_file():
+            lines = lines_of(str(path))
+            check_lines({str(path): len(lines), of: number})
+            return Other(str(path), lines)
+    raise UserError(
+        f"--compare={place} is no file, and no folder with {HYPOTHESES} or eval/{of}/{HYPOTHESES}; "
+        "evaluate the other run first, or name a file of translations"
+    )
 
 
 def _test_set(
@@ -116,6 +143,7 @@ def _score(
     check_lines({path: len(hypotheses), test.name: len(test.references[0])})
     if not distributed.is_first():
         return
+    other = _other(asked.compare, test.name, len(hypotheses))
     destination, written = None, ""
     if workdir or output_dir:
         name = "-".join([test.name, *parts])
@@ -123,6 +151,8 @@ def _score(
         destination.check()
     check_language(test.references[0], **text)
     outputs = task.score_test_set(text, test, hypotheses)
+    if other:
+        outputs = compared(outputs, other, text)
     print(table(outputs))
     if destination:
         scores = {**outputs.scores, "split": test.name, "hypotheses": path}

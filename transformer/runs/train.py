@@ -23,7 +23,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system import buckets, distributed
 from transformer.system.commands import command
-from transformer.system.compilation import Compilations, memory_summary
+from transformer.system.compilation import Compilations, may_compile, memory_summary
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
 from transformer.system.hardware import memory_limit, memory_of_host, peak_flops, units
@@ -40,8 +40,9 @@ from transformer.system.sharding import (
 from transformer.system.terminal import go_on_without_readers
 from transformer.tasks.task import FACTS, TrainingTask
 from transformer.training.freezing import check_freeze, with_frozen
+from transformer.training.optimizers import scaled
 from transformer.training.schedules import make_schedule
-from transformer.training.step import TrainState, abstract_state, init_state
+from transformer.training.step import TrainState, abstract_state, begun, init_state
 
 
 def run(
@@ -108,6 +109,8 @@ def train(
         schedule = make_schedule(config.optimizer, config.model.width)
         frozen = check_freeze(training.freeze, task.task.model.abstract_params())
         optimizer = with_frozen(config.kind.make_optimizer(config, schedule), training.freeze)
+        if config.optimizer.plateau_patience:
+            optimizer = scaled(optimizer)
         if training.freeze:
             print(f"frozen   {frozen}")
 
@@ -204,8 +207,8 @@ def prepare_programs(
     A program that does not fit in memory fails now, not hours later. The state used here is thrown
     away.
     """
-    model = task.task.model
-    shapes = abstract_state(model, optimizer)
+    model, ema = task.task.model, config.training.ema
+    shapes = abstract_state(model, optimizer, ema)
     print(f"model    {num_params(shapes.params):,} parameters", flush=True)
     shardings = state_sharding(mesh, shapes, model.sharding)
     like = jax.tree.map(
@@ -214,7 +217,8 @@ def prepare_programs(
         shardings,
     )
     print(
-        f"state    {units(bytes_per_device(like.params))} of parameters and "
+        f"state    {units(bytes_per_device(like.params))} of parameters"
+        f"{f', {units(bytes_per_device(like.ema))} of their moving average' if ema else ''} and "
         f"{units(bytes_per_device(like.opt_state))} of optimizer state per device, on "
         f"{mesh.size} {mesh.devices.flat[0].platform} device(s), "
         f"{' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())}",
@@ -226,7 +230,7 @@ def prepare_programs(
             "every device"
         )
     init = jax.jit(
-        lambda: init_state(model, optimizer, config.training.seed), out_shardings=shardings
+        lambda: init_state(model, optimizer, config.training.seed, ema), out_shardings=shardings
     )
     state = init()
     batch, _ = task.batch(0)
@@ -241,8 +245,10 @@ def prepare_programs(
     def begin() -> TrainState:
         if not config.training.init_from:
             return init()
-        params, extra = init_from.restore(workdir, like.params, like.extra)
-        return init()._replace(params=params, extra=extra)
+        given = init_from.restore(workdir, like.params, like.extra)
+        with may_compile():
+            # Some optimizers and averages begin with the parameters.
+            return jax.jit(lambda *x: begun(optimizer, *x, ema), out_shardings=shardings)(*given)
 
     return Programs(begin, like, step)
 

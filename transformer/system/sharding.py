@@ -10,6 +10,7 @@ parameters, and with them the moments of the optimizer, over fsdp and tensor:
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -257,8 +258,12 @@ def without_a_rule(params: Any, rules: ShardingRules) -> list[str]:
 
 
 def name_of(path: jax.tree_util.KeyPath) -> str:
-    """The name of a parameter: the dict keys of its path, joined by slashes."""
-    return "/".join(str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
+    """The name of a parameter: the dict keys that its path ends with, joined by slashes.
+
+    Dicts further up, such as those of an optimizer with several parts, do not count.
+    """
+    own = itertools.takewhile(lambda key: isinstance(key, jax.tree_util.DictKey), reversed(path))
+    return "/".join(str(key.key) for key in reversed(list(own)))
 
 
 def _matches(path: jax.tree_util.KeyPath, rules: ShardingRules) -> list[tuple[str, P]]:

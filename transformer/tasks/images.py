@@ -49,6 +49,7 @@ from transformer.training.adversarial import (
     ImageBatch,
     make_adversarial_step,
 )
+from transformer.training.optax_names import is_schedule_free
 from transformer.training.optimizers import by_part, make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState
@@ -234,6 +235,16 @@ def sizes_of(classes: list[str]) -> Sizes:
 def two_optimizers(config: Any, schedule: Callable) -> Any:
     """The optimizers of both networks; the discriminator's has a learning rate of its own."""
     rate, steps = config.task.discriminator_learning_rate, config.task.discriminator_steps
+    if config.training.ema:
+        raise UserError(
+            f"training.ema is {config.training.ema}, and the task images averages its generator by "
+            "task.average_decay; leave training.ema at 0"
+        )
+    if is_schedule_free(config.optimizer.name):
+        raise UserError(
+            f"optimizer.name is {config.optimizer.name}, which averages its parameters, and the "
+            "task images plays with those of two networks; choose another optimizer"
+        )
     try:
         own = {**vars(config.optimizer), "peak_learning_rate": rate}
         of_discriminator = type(config.optimizer)(**own)

@@ -27,6 +27,7 @@ from transformer.training.step import (
     TrainState,
     abstract_state,
     global_norm,
+    moved,
 )
 
 STATISTICS_DECAY = 0.999  # of the running mean and variance of batch normalisation
@@ -192,11 +193,7 @@ def make_adversarial_step(
 
         # 2. The moving average of the generator; until average_from, its parameters themselves.
         decay = jnp.where(state.step < config.average_from, 0.0, config.average_decay)
-        average = jax.tree.map(
-            lambda old, now: decay * old + (1 - decay) * now,
-            new.extra["average"],
-            new.params["generator"],
-        )
+        average = moved(decay, new.extra["average"], new.params["generator"])
         new = new._replace(step=state.step + 1, extra=new.extra | {"average": average})
 
         # 3. All of it, or nothing.

@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.system.errors import COUNT, UserError, check_choice, check_range
+from transformer.system.errors import COUNT, UserError, check_choice, check_range, setting
+from transformer.training import optax_names
+from transformer.training.optax_names import is_weight, name_of_leaf
 
 # For each optimizer, the fields that it does not use, with the values that they must keep.
 OPTIMIZERS = {
@@ -19,15 +21,16 @@ OPTIMIZERS = {
     "bert_adam": {},
     "lamb": {},
 }
-# A parameter with one of these words in its name does not decay. Weight normalisation has lengths.
-NO_WEIGHTS = {"bias", "scale", "shift", "length", "gamma"}
+OF_OPTAX = {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0}
 # The same for each schedule; it needs a value for the others of these fields.
 SCHEDULES = {
-    "noam": {"peak_learning_rate": None, "decay_steps": None},
-    "inverse_sqrt": {"decay_steps": None},
-    "linear": {},
-    "cosine": {},
-    "constant": {"decay_steps": None},
+    "noam": {"peak_learning_rate": None, "decay_steps": None, "cooldown_steps": None},
+    "inverse_sqrt": {"decay_steps": None, "cooldown_steps": None},
+    "linear": {"cooldown_steps": None},
+    "cosine": {"cooldown_steps": None},
+    "constant": {"decay_steps": None, "cooldown_steps": None},
+    "wsd": {},
+    "wsd_sqrt": {},
 }
 
 
@@ -45,15 +48,34 @@ class OptimizerConfig:
     peak_learning_rate: float | None
     warmup_steps: int
     decay_steps: int | None
+    arguments: dict | None = setting(default=None)  # noqa: RUF009
+    cooldown_steps: int | None = setting(default=None)
+    plateau_patience: int = setting(default=0)
+    plateau_factor: float = setting(default=0.5)
 
     def __post_init__(self):
-        check_choice(self, "optimizer", "name", OPTIMIZERS)
+        names = OPTIMIZERS
+        if self.is_of_optax:
+            names = OPTIMIZERS | {self.name: OF_OPTAX}
+            optax_names.check(self.name, self.arguments or {})
+        elif self.name not in OPTIMIZERS:
+            raise UserError(
+                f"optimizer.name is {self.name!r:.60}; it must be one of: {', '.join(OPTIMIZERS)}, "
+                f"or an optimizer of Optax, such as {optax_names.nearest(self.name)}"
+            )
+        elif self.arguments:
+            raise UserError(
+                f"optimizer.arguments is {self.arguments}, and {self.name} has fields of its own; "
+                f"leave it out, or set optimizer.name to {optax_names.nearest(self.name)}"
+            )
         check_choice(self, "optimizer", "schedule", SCHEDULES)
         check_range(self, "optimizer", "beta1 beta2 epsilon", 0, 1)
         check_range(self, "optimizer", "weight_decay max_grad_norm", 0)
+        check_range(self, "optimizer", "plateau_patience", 0, COUNT)
+        check_range(self, "optimizer", "plateau_factor", 0, 1)
         rises = self.schedule in ("noam", "inverse_sqrt")
         check_range(self, "optimizer", "warmup_steps", 1 if rises else 0, COUNT)
-        for choice, table in {"name": OPTIMIZERS, "schedule": SCHEDULES}.items():
+        for choice, table in {"name": names, "schedule": SCHEDULES}.items():
             chosen = getattr(self, choice)
             for field, value in table[chosen].items():
                 if getattr(self, field) != value:
@@ -69,7 +91,8 @@ class OptimizerConfig:
                 "optimizer.weight_decay is 0, and adamw without it is adam; give "
                 "optimizer.weight_decay, or set optimizer.name to adam"
             )
-        for field, below in {"peak_learning_rate": None, "decay_steps": COUNT}.items():
+        needed = {"peak_learning_rate": None, "decay_steps": COUNT, "cooldown_steps": COUNT}
+        for field, below in needed.items():
             if field not in SCHEDULES[self.schedule]:
                 if getattr(self, field) is None:
                     raise UserError(
@@ -82,6 +105,21 @@ class OptimizerConfig:
                 f"optimizer.decay_steps is {self.decay_steps}, the update at which the rate is 0; "
                 f"it must be above optimizer.warmup_steps = {self.warmup_steps}"
             )
+        if self.cooldown_steps and self.cooldown_steps > self.decay_steps - self.warmup_steps:
+            raise UserError(
+                f"optimizer.cooldown_steps is {self.cooldown_steps}, more than the "
+                f"{self.decay_steps - self.warmup_steps} updates from optimizer.warmup_steps to "
+                "optimizer.decay_steps; lower it"
+            )
+        if self.plateau_patience and optax_names.is_schedule_free(self.name):
+            raise UserError(
+                f"optimizer.plateau_patience is {self.plateau_patience}, and {self.name} does "
+                "without falling rates; leave it at 0"
+            )
+
+    @property
+    def is_of_optax(self) -> bool:
+        return self.name.startswith("optax.")
 
 
 def make_optimizer(
@@ -126,6 +164,27 @@ def by_part(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+class Scaled(NamedTuple):
+    """The state of `scaled`."""
+
+    scale: jax.Array
+    inner: Any
+
+
+def scaled(
+    optimizer: optax.GradientTransformationExtraArgs,
+) -> optax.GradientTransformationExtraArgs:
+    """Multiplies all updates by a number of its state, which the loop of a run sets."""
+
+    def update(grads, state, params=None, **how):
+        updates, inner = optimizer.update(grads, state.inner, params, **how)
+        return jax.tree.map(lambda u: state.scale * u, updates), Scaled(state.scale, inner)
+
+    return optax.GradientTransformationExtraArgs(
+        lambda params: Scaled(jnp.ones(()), optimizer.init(params)), update
+    )
+
+
 def _from_optax(
     config: OptimizerConfig, schedule: Callable[[jax.Array], jax.Array]
 ) -> optax.GradientTransformation:
@@ -135,6 +194,8 @@ def _from_optax(
     def decay(count: jax.Array) -> jax.Array:
         return config.weight_decay * rate(count)
 
+    if config.is_of_optax:
+        return optax_names.build(config.name, config.arguments or {}, rate)
     if config.name == "sgd":
         return optax.sgd(rate, momentum=config.beta1 or None)
     betas, decayed = (config.beta1, config.beta2), config.weight_decay
@@ -181,7 +242,7 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
 
     def update(updates, state, params):
         def scaled(path: Any, u: jax.Array, x: jax.Array) -> jax.Array:
-            letters = _name(path).rpartition("_")[2]  # E: a matrix for each expert
+            letters = name_of_leaf(path).rpartition("_")[2]  # E: a matrix for each expert
             axes = tuple(range(letters.startswith("E") and u.ndim == len(letters) > 2, u.ndim))
             of_x, of_u = (jnp.sqrt(jnp.sum(y * y, axes, keepdims=True)) for y in (x, u))
             has_both = (of_x > 0) & (of_u > 0)
@@ -190,20 +251,6 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
         return jax.tree_util.tree_map_with_path(scaled, updates, params), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def is_weight(params: Any) -> Any:
-    """Marks the parameters that decay: neither biases nor what normalisation scales or shifts by.
-
-    It goes by names, not by dimensions: the biases or scales of experts or classes are 2-D arrays.
-    """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: NO_WEIGHTS.isdisjoint(_name(path).split("_")), params
-    )
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path[-1:], simple=True)
 
 
 def _skippable(inner: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:

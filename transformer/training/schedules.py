@@ -18,6 +18,8 @@ def make_schedule(config: OptimizerConfig, width: int | None) -> Schedule:
     Every schedule rises in a straight line and reaches its peak at step `warmup_steps`. Then
       noam, inverse_sqrt: fall with the inverse square root of the step;
       linear, cosine: fall to 0 at step `decay_steps`, in a straight line or by half a cosine;
+      wsd, wsd_sqrt: stay until the last `cooldown_steps` before step `decay_steps`, where they
+        fall to 0 in a straight line or as 1 - sqrt (Haegele et al. 2024, arXiv 2405.18392);
       constant: stays.
 
     width: d_model, which gives the peak of noam, Equation 3. Raises UserError for noam without it.
@@ -37,8 +39,14 @@ def make_schedule(config: OptimizerConfig, width: int | None) -> Schedule:
         after = optax.linear_schedule(peak, 0.0, config.decay_steps - warmup)
     elif config.schedule == "cosine":
         after = optax.cosine_decay_schedule(peak, config.decay_steps - warmup)
-    else:
+    elif config.schedule == "constant":
         after = optax.constant_schedule(peak)
+    else:
+        length, power = config.cooldown_steps, 0.5 if config.schedule == "wsd_sqrt" else 1
+
+        def after(step: jax.Array) -> jax.Array:
+            done = (step - (config.decay_steps - warmup - length)) / length
+            return peak * (1 - jnp.clip(done, 0, 1) ** power)
 
     def schedule(step: jax.Array) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)

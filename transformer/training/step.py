@@ -1,6 +1,7 @@
 """The train and validation steps of a model that has a loss (Section 5)."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from transformer.system.sharding import (
     summed_over_rows,
 )
 from transformer.training.freezing import stopped
+from transformer.training.optax_names import gradient_point
 
 MOST_TOKENS = 100_000_000  # per update: a batch is five arrays of 32 bits
 
@@ -45,6 +47,7 @@ class TrainingConfig:
     max_rollbacks: int = setting(may_change=True)
     wandb: str | None = setting(may_change=True, recorded=False, default=None)
     freeze: str | None = setting(default=None)
+    ema: float = setting(default=0.0)
 
     def __post_init__(self):
         positive = "steps log_every checkpoint_every keep_last rollback_after"
@@ -55,7 +58,7 @@ class TrainingConfig:
         check_range(self, "training", "max_tokens_per_device", 0, MOST_TOKENS)
         check_range(self, "training", "max_loss_rise", 0)
         check_range(self, "training", "seed", 0, 2**32)  # the range of all random generators
-        check_range(self, "training", "label_smoothing", 0, 1)
+        check_range(self, "training", "label_smoothing ema", 0, 1)
         if self.freeze is not None and not self.freeze.replace(",", " ").strip():
             raise UserError(
                 f"training.freeze is {self.freeze!r}; give patterns of names, or leave it out"
@@ -74,6 +77,7 @@ class TrainState(NamedTuple):
     params: Params
     opt_state: optax.OptState
     extra: dict[str, Any]  # state of the model other than parameters; {} for most models
+    ema: Params = {}  # the moving average of the parameters; {} without training.ema
 
 
 class StepMetrics(NamedTuple):
@@ -88,12 +92,19 @@ class StepMetrics(NamedTuple):
     stuck: jax.Array | bool = False  # a part of the model has no gradient left to learn from
 
 
-def init_state(
-    model: FunctionalModel, optimizer: optax.GradientTransformation, seed: int
+def begun(
+    optimizer: optax.GradientTransformation, params: Params, extra: dict[str, Any], ema: float = 0.0
 ) -> TrainState:
-    """The state before the first update."""
-    params, extra = initial_variables(model, seed)
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)
+    """The state before the first update; for `ema` see TrainingConfig."""
+    average = jax.tree.map(jnp.copy, params) if ema else {}
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra, average)
+
+
+def init_state(
+    model: FunctionalModel, optimizer: optax.GradientTransformation, seed: int, ema: float = 0.0
+) -> TrainState:
+    """`begun` with fresh parameters."""
+    return begun(optimizer, *initial_variables(model, seed), ema)
 
 
 def initial_variables(model: FunctionalModel, seed: int) -> tuple[Params, dict[str, Any]]:
@@ -102,11 +113,17 @@ def initial_variables(model: FunctionalModel, seed: int) -> tuple[Params, dict[s
     return model.init(key), model.init_extra(key)
 
 
-def abstract_state(model: FunctionalModel, optimizer: optax.GradientTransformation) -> TrainState:
+def abstract_state(
+    model: FunctionalModel, optimizer: optax.GradientTransformation, ema: float = 0.0
+) -> TrainState:
     """Shapes and types of a state; allocates nothing."""
-    params, extra = model.abstract_params(), model.abstract_extra()
-    step = jax.ShapeDtypeStruct((), jnp.int32)
-    return TrainState(step, params, jax.eval_shape(optimizer.init, params), extra)
+    state = functools.partial(begun, optimizer, ema=ema)
+    return jax.eval_shape(state, model.abstract_params(), model.abstract_extra())
+
+
+def moved(decay: Any, average: Params, params: Params) -> Params:
+    """A moving average of parameters, one update later."""
+    return jax.tree.map(lambda old, now: decay * old + (1 - decay) * now, average, params)
 
 
 def make_train_step(
@@ -119,8 +136,8 @@ def make_train_step(
 
     The batch is a pytree of arrays with axes [A, B, ...]. Gradients of the summed loss are added
     up over A and divided once by the number of tokens. So A steps of B rows equal one of A * B,
-    dropout included. An update whose loss or gradient is not finite leaves parameters, optimizer
-    and extra state unchanged (`optimizer.update` takes `apply` for that); the step still counts.
+    dropout included. An update whose loss or gradient is not finite leaves the rest of the state
+    unchanged (`optimizer.update` takes `apply` for that); the step still counts.
     Raises ValueError for a model with extra state if several devices share the rows.
     """
 
@@ -157,7 +174,8 @@ def make_train_step(
 
         # 1. The summed gradient.
         summed = summed_over_rows(mesh, model.sharding, summed_gradient)
-        grads, (loss, extra) = summed(state.params, (batch, rows_AB), state.extra, step_key)
+        at = gradient_point(state.opt_state, state.params)
+        grads, (loss, extra) = summed(at, (batch, rows_AB), state.extra, step_key)
         shardings = state_sharding(mesh, grads, model.sharding)
         grads = jax.lax.with_sharding_constraint(grads, shardings)
 
@@ -171,15 +189,19 @@ def make_train_step(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, apply=finite)
         params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
         extra = jax.tree.map(lambda new, old: jnp.where(finite, new, old), extra, state.extra)
+        ema = state.ema
+        if config.ema:  # the first parameters soon count for little
+            decay = jnp.minimum(config.ema, (1 + state.step) / (10 + state.step))
+            ema = moved(jnp.where(finite, decay, 1), ema, params)
         terms = {"nll": loss.nll, **loss.terms}
         # Named parts, such as the loss of a source, need not grow with the number of tokens.
         watched = loss.loss - sum(loss.terms.values())
         metrics = StepMetrics(loss.loss, watched, loss.tokens, terms, grad_norm, ~finite)
-        return TrainState(state.step + 1, params, opt_state, extra), metrics
+        return TrainState(state.step + 1, params, opt_state, extra, ema), metrics
 
     if model.abstract_extra() and row_shards(mesh) > 1:
         raise ValueError("extra state cannot be that of all rows: devices see their own alone")
-    state = state_sharding(mesh, abstract_state(model, optimizer), model.sharding)
+    state = state_sharding(mesh, abstract_state(model, optimizer, config.ema), model.sharding)
     return jax.jit(
         train_step,
         in_shardings=(state, split_rows(mesh, axis=1)),

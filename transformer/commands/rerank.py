@@ -1,0 +1,79 @@
+"""Chooses one of several candidates: by chrF between them, or by scores.
+
+    python translate.py --workdir=runs/demo --input=news.en --output=candidates.de --nbest=16 \\
+        --temperature=1
+    python -m transformer rerank --candidates=candidates.de --nbest=16 > news.de
+    python -m transformer rerank --candidates=candidates.de --nbest=16 --scores=scores.txt > news.de
+
+Without --scores it is minimum Bayes risk, as --mbr of translate.py. --scores has a line for each
+candidate: a number, or several between spaces, such as utilities against each reference, whose mean
+counts. The highest one wins.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from transformer.decoding.config import MOST_OUTPUTS
+from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
+
+CANDIDATES = DEFINE_path("candidates", None, "A text file with --nbest lines for each source.")
+NBEST = flags.DEFINE_integer("nbest", None, "Candidates of each source.", 1, MOST_OUTPUTS)
+SCORES = DEFINE_path("scores", None, "A text file with a line for each candidate.")
+OUTPUT = DEFINE_path("output", None, "The file to write; standard output if none.")
+
+
+def main() -> None:
+    from transformer.data.test_sets import lines_of
+    from transformer.system.files import check_can_write, write_atomically
+
+    if CANDIDATES.value is None or NBEST.value is None:
+        raise UserError("--candidates and --nbest are needed: the file, and its lines per source")
+    if OUTPUT.value:
+        check_can_write(Path(OUTPUT.value).expanduser())
+    rows = lines_of(SCORES.value) if SCORES.value else None
+    found = chosen(lines_of(CANDIDATES.value), NBEST.value, rows)
+    text = "".join(f"{line}\n" for line in found)
+    if OUTPUT.value:
+        write_atomically(Path(OUTPUT.value).expanduser(), text)
+    else:
+        sys.stdout.write(text)
+
+
+def chosen(lines: Sequence[str], nbest: int, rows: Sequence[str] | None) -> list[str]:
+    """One of each `nbest` candidates. rows: the lines of --scores."""
+    from transformer.data.text_files import check_lines
+    from transformer.decoding.mbr import by_utility
+
+    if len(lines) % nbest:
+        raise UserError(
+            f"--candidates has {len(lines)} lines, which is no multiple of --nbest={nbest}; give "
+            "the --nbest that it was written with, and a file of --format=text"
+        )
+    if rows is not None:
+        check_lines({"--candidates": len(lines), "--scores": len(rows)})
+        scores = [_mean(row, f"--scores, line {number}") for number, row in enumerate(rows, 1)]
+    found = []
+    for start in range(0, len(lines), nbest):
+        # A source with fewer candidates has blank lines for the rest.
+        places = [i for i in range(start, start + nbest) if lines[i].strip()] or [start]
+        if rows is None:
+            best = places[by_utility([lines[i] for i in places])[0]]
+        else:
+            best = max(places, key=scores.__getitem__)
+        found.append(lines[best])
+    return found
+
+
+def _mean(row: str, place: str) -> float:
+    """The mean of the numbers in a line."""
+    try:
+        numbers = [float(word) for word in row.split()]
+    except ValueError:
+        numbers = []
+    if not numbers or any(x != x for x in numbers):
+        raise UserError(f"{place} is {row!r:.60}; it must have a number, or several between spaces")
+    return sum(numbers) / len(numbers)
