@@ -117,12 +117,11 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
         own = bound.decoder_layers[layer - 1]
         mha = own.self_attention
         normed_BTD = own.self_attention_norm.before(layer_input_BTD)
-        query_BHTK = mha._split_heads(mha.query(normed_BTD))
-        kv = mha.key_values(normed_BTD)
+        query_BHTK, kv = mha.inputs_within(normed_BTD, self_mask)
         scores_BHTT = multiply("BHTK,BHSK->BHTS", query_BHTK, kv.key_BHSK, query_BHTK.dtype)
         heads_BHTU, weights_BHTT = attention(query_BHTK, kv, self_mask, return_weights=True)
         joined_BTX = heads_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
-        attended_BTD, _ = mha(normed_BTD, kv, self_mask)
+        attended_BTD, _, _ = mha.attend_within(normed_BTD, self_mask)
         after_self_BTD = own.self_attention_norm.after(layer_input_BTD, attended_BTD, None)
 
         # 3. Attention to the source, and the feed-forward network.
@@ -141,7 +140,7 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
         for later in bound.decoder_layers[layer:]:
             key_values = later.cross_attention.key_values(memory_BSD)
             y_BTD, _ = later(y_BTD, key_values, self_mask, memory_mask)
-        y_BTD = bound._normalize(y_BTD)
+        y_BTD = bound.decoder_norm(y_BTD)
         logits_BTV = bound.logits_of(y_BTD)
 
         def loss_of(position: jax.Array) -> Any:
