@@ -210,22 +210,25 @@ def draw(rng, vocabulary, row):
 
 
 def fields_of(**choices):
-    fields = base.get_config().model.to_dict() | dict(
-        num_encoder_layers=2,
-        num_decoder_layers=3,
-        d_model=D_MODEL,
-        d_ff=D_FF,
-        num_heads=H,
-        num_key_value_heads=H,
-        d_k=5,
-        d_v=2,
-        attention_dropout=0.1,
-        activation_dropout=0.1,
-        max_positions=17,
-        share_embeddings="none",
-        dtype="float64",
+    return (
+        base.get_config().model.to_dict()
+        | dict(
+            num_encoder_layers=2,
+            num_decoder_layers=3,
+            d_model=D_MODEL,
+            d_ff=D_FF,
+            num_heads=H,
+            num_key_value_heads=H,
+            d_k=5,
+            d_v=2,
+            attention_dropout=0.1,
+            activation_dropout=0.1,
+            max_positions=17,
+            share_embeddings="none",
+            dtype="float64",
+        )
+        | choices
     )
-    return fields | choices
 
 
 @pytest.mark.parametrize(
@@ -270,13 +273,22 @@ def test_forward_pass(choices, random_params):
         )
 
 
-@pytest.mark.parametrize("name", SINCE_2017)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("rotary", "relative", "t5"),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("alibi", "relative_keys", "none")),
+    ],
+)
 def test_since_2017(name, random_params, monkeypatch):
     """Packed rows, in blocks of queries; and decoding from a cache, where tables of distances end.
 
     Two hypotheses of a sentence share its memory.
     """
-    fields = fields_of(**SINCE_2017[name], d_k=6) | dict(num_encoder_layers=2, num_decoder_layers=2)
+    layers = 1 + (name == "t5")  # which share a table
+    fields = fields_of(
+        **SINCE_2017[name], d_k=6, num_encoder_layers=layers, num_decoder_layers=layers
+    )
     monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", 3)
     batch = packed(SOURCE_VOCABULARY, TARGET_VOCABULARY)
     inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT

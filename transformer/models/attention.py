@@ -169,7 +169,8 @@ def attention(
         query_BHTK, segments_BT, positions_T, rngs, own, first = block
         key_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
         if first is not None:
-            scoring = key_values.scoring.of_queries(first, block_size)
+            S = memory.key_BHSK.shape[2]
+            scoring = key_values.scoring.of_queries(first, block_size, S)
             key_values = key_values._replace(scoring=scoring)
         own_mask = mask._replace(query_segments_BT=segments_BT, query_positions_T=positions_T)
         mask_BTS = own_mask.dense()

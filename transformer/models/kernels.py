@@ -21,6 +21,7 @@ from transformer.models.attention import KeyValues, Mask, attention, fast_attent
 from transformer.models.family import KERNELS
 from transformer.models.loss import OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, dropout, row_keys, standardize
+from transformer.models.positions import KINDS
 from transformer.system.distributed import from_first
 
 # By platform of the devices; others, such as CPUs, have none.
@@ -38,6 +39,10 @@ def cannot(name: str, config: Any) -> str:
         size = config.key_size
         if size != config.value_size or size % 8 or size > 128:
             return "keys and values must have one size, 8, 16, ... or 128"
+        if config.logit_soft_cap:
+            return "it has no model.logit_soft_cap"
+        if KINDS[config.positions].scores and not all(config.depths):
+            return f"it has no model.positions={config.positions}"
     elif name == "triton_norm":
         if config.norm != "post" or config.normalization != "layer_norm":
             return "it is for post-LN, with layer_norm"
@@ -116,7 +121,8 @@ def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
 def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
     H, K, segments_BT = config.num_heads, config.key_size, _segments()
     mask = Mask(segments_BT, segments_BT, jnp.arange(T))
-    query, key, value, direction = (_normal(i, B, H, T, K, dtype=dtype) for i in range(4))
+    heads = H, config.key_value_heads, config.key_value_heads, H
+    query, key, value, direction = (_normal(i, B, heads[i], T, K, dtype=dtype) for i in range(4))
     # In the second row all scores are near -120: e to the 120 is more than float32 can hold.
     query, key = query.at[1, ..., 0].set(-120 * K**0.5), key.at[1, ..., 0].set(1)
     real_B1T1 = (segments_BT > 0)[:, None, :, None]

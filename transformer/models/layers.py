@@ -116,8 +116,8 @@ class LayerConfig(ModelSection):
         for field, known in values.items():
             if getattr(self, field) not in known:
                 raise UserError(
-                    f"model.{field} is {getattr(self, field)!r}, which {what} cannot have; set it "
-                    f"to {' or '.join(map(repr, known))}"
+                    f"model.{field} is {getattr(self, field)!r}, which {what} cannot have; it must "
+                    f"be {' or '.join(map(repr, known))}"
                 )
 
     @property
@@ -338,7 +338,11 @@ class Normalization(nnx.Module):
 
 def last_norm(config: LayerConfig) -> Callable[[jax.Array], jax.Array]:
     """The normalisation at the end of a stack whose layers do not end with one."""
-    return Normalization(config) if config.norm in ("pre", "sandwich") else jax.nn.identity
+    return Normalization(config) if config.norm in ("pre", "sandwich") else _unchanged
+
+
+def _unchanged(x: jax.Array) -> jax.Array:
+    return x
 
 
 class AddAndNorm(nnx.Module):

@@ -84,6 +84,10 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
             f"{model.workdir} has {config.words_per_position} words at each position; the "
             "walk-through follows a model with one"
         )
+    of_2017 = {"positions": ("sinusoidal", "learned"), "norm": ("post", "pre")}
+    of_2017 |= {"feed_forward": ("plain",), "qk_norm": (False,), "logit_soft_cap": (0,)}
+    of_2017["num_key_value_heads"] = 0, config.num_heads
+    config.check_without(of_2017, f"a walk-through, here of {model.workdir},")
     for name, number, most in (
         ("layer", layer, config.num_decoder_layers),
         ("head", head, config.num_heads),

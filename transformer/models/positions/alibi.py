@@ -24,6 +24,8 @@ class ALiBi(Positions):
     The paper has decoders only. In an encoder it falls in both directions alike.
     """
 
+    scores = True
+
     def __init__(self, config, causal, rngs):
         self.num_heads = config.num_heads
 

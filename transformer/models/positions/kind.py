@@ -55,16 +55,16 @@ class Scoring(NamedTuple):
         weights_BHTR = by_distance(weights_BHTS) if self._in_rows else weights_BHTS
         return y_BHTU + multiply(spec, weights_BHTR, self.value_RU, weights_BHTS.dtype)
 
-    def of_queries(self, first: jax.Array, T: int) -> "Scoring":
+    def of_queries(self, first: jax.Array, T: int, S: int) -> "Scoring":
         """The same of T queries of whole rows, the first of which is number `first`."""
 
         def slice_of(x: jax.Array | None) -> jax.Array | None:
             if x is None:
                 return None
-            X = (len(x) + 1) // 2
+            num_queries = len(x) - S + 1
             # Queries that fill up the last block come after the row.
             x = jnp.pad(x, ((T, 0), (0, 0)))
-            return jax.lax.dynamic_slice_in_dim(x, X - first, T + X - 1)
+            return jax.lax.dynamic_slice_in_dim(x, num_queries - first, T + S - 1)
 
         return Scoring(*map(slice_of, self[:3]), self.cap)
 
@@ -100,10 +100,11 @@ class Positions(nnx.Module):
     """A kind's part in self-attention; this base does nothing there.
 
     is_shared: whether all layers of a stack have one object, with one set of parameters.
+    scores: whether `scoring` adds anything; fast kernels then cannot take its place.
     max_distance: the default of model.max_distance, for kinds that use it.
     """
 
-    is_shared = True
+    is_shared, scores = True, False
     max_distance: int | None = None
 
     def __init__(self, config: Any, causal: bool, rngs: nnx.Rngs):

@@ -12,7 +12,7 @@ class Shaw(Positions):
     Each layer has its own vectors; its heads share them.
     """
 
-    is_shared = False
+    is_shared, scores = False, True
     max_distance = 16
     has_values = True
 

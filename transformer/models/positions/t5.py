@@ -26,6 +26,7 @@ def starts(num_buckets: int, max_distance: int) -> np.ndarray:
 class T5(Positions):
     """One table for all layers of a stack; each head has its own biases."""
 
+    scores = True
     max_distance = 128
 
     def __init__(self, config, causal, rngs):
