@@ -157,7 +157,7 @@ def test_scorings_in_blocks(blocks_of_three):
     (expected, found), (weighted, _), _ = of_all_forms(query, memory, weight, MASKS["segments"])
     assert len(expected) == 1 + 3 + 4
     for x, y in zip(found, expected, strict=True):
-        np.testing.assert_allclose(x, y, atol=5e-6)
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=5e-6)
     bias, keys, values, cap = memory.scoring
     places = np.arange(S)[None] - np.arange(T)[:, None] + T - 1
     scores = np.einsum("bhtk,bhsk->bhts", query, memory.key_BHSK)
