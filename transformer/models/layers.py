@@ -361,7 +361,7 @@ class AddAndNorm(nnx.Module):
         x = add_and_norm.after(x, y, rngs)
     """
 
-    def __init__(self, config: LayerConfig, causal: bool):
+    def __init__(self, config: LayerConfig, causal: bool = False):
         """causal: whether the layer is a decoder's."""
         self.form = config.norm
         if self.form == "rezero":
