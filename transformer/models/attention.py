@@ -26,7 +26,7 @@ from transformer.models.numerics import (
     split_rngs,
 )
 from transformer.models.positions import Positions, segment_positions
-from transformer.models.positions.kind import Place, Scoring
+from transformer.models.positions.kind import Scoring
 from transformer.system.sharding import on_each_device
 
 # The most queries whose scores are in memory at once. Rows of at most this length are one block,
@@ -351,7 +351,7 @@ class MultiHeadAttention(nnx.Module):
             parts.insert(0, (source, at.memory_mask_B1S, scoring))
         return self._attend_to_cache(query_BHMK, parts)[0], earlier
 
-    def _rotated(self, x_BTD: jax.Array, place: Place) -> tuple[jax.Array, KeyValues]:
+    def _rotated(self, x_BTD: jax.Array, place: Mask | DecodingStep) -> tuple[jax.Array, KeyValues]:
         memory, query_BHTK = self.key_values(x_BTD), self.queries(x_BTD)
         key_BHTK = self.positions.rotate(memory.key_BHSK, place)
         return self.positions.rotate(query_BHTK, place), memory._replace(key_BHSK=key_BHTK)

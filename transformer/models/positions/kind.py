@@ -1,6 +1,6 @@
 """The base of all kinds of positions, and what they may add by distance."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +8,6 @@ from flax import nnx
 
 from transformer.models.numerics import multiply
 from transformer.system.errors import UserError
-
-
-class Place(Protocol):
-    """The queries of an attention: a `Mask` of whole rows, or a `DecodingStep`."""
-
-    @property
-    def positions_BT(self) -> jax.Array:
-        """The position of each within its sentence; sizes of 1 stand for any."""
 
 
 class Scoring(NamedTuple):
@@ -119,18 +111,17 @@ class Positions(nnx.Module):
                 f"{config.positions!r} and does not use it; leave it at 0"
             )
 
-    @classmethod
-    def distance(cls, config: Any) -> int:
-        """model.max_distance, or its default."""
-        return config.max_distance or cls.max_distance
-
     @staticmethod
     def multiplications(config: Any) -> int:
         """Those for a pair of tokens besides score and weighted sum."""
         return 0
 
-    def rotate(self, x_BHTK: jax.Array, place: Place) -> jax.Array:
-        """Queries or keys as their positions turn them."""
+    def rotate(self, x_BHTK: jax.Array, place: Any) -> jax.Array:
+        """Queries or keys as their positions turn them.
+
+        place: a `Mask` or a `DecodingStep`. Its `positions_BT` are those within sentences; sizes of
+          1 stand for any.
+        """
         return x_BHTK
 
     def scoring(self, distances: Any) -> Scoring:

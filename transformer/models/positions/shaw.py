@@ -21,7 +21,7 @@ class Shaw(Positions):
             init = nnx.initializers.xavier_uniform()
             return nnx.Param(init(rngs.params(), (2 * self.clip + 1, size), jnp.float32))
 
-        self.clip = self.distance(config)
+        self.clip = config.max_distance or self.max_distance
         self.key_RK = table(config.key_size)
         if self.has_values:
             self.value_RU = table(config.value_size)

@@ -33,11 +33,11 @@ class T5(Positions):
         init = nnx.initializers.xavier_uniform()
         shape = (BUCKETS, config.num_heads)
         self.bias_RH = nnx.Param(init(rngs.params(), shape, jnp.float32))
-        self.causal, self.furthest = causal, self.distance(config)
+        self.causal, self.furthest = causal, config.max_distance or self.max_distance
 
     @classmethod
     def check(cls, config):
-        if cls.distance(config) <= BUCKETS // 2:
+        if 0 < config.max_distance <= BUCKETS // 2:
             raise UserError(
                 f"model.max_distance is {config.max_distance}, but nearer than {BUCKETS // 2} each "
                 f"distance of 't5' has its own bucket; set it to more than {BUCKETS // 2}, or to 0"
