@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from transformer.models.attention import (
     KeyValues,
@@ -30,10 +29,8 @@ from transformer.models.attention import (
     join_heads,
 )
 from transformer.models.cache import CachedKeyValues, DecodingStep, write_key_values
-from transformer.models.decoder_only.decoder_only_config import DecoderOnlyConfig
 from transformer.models.layers import Linear
 from transformer.models.numerics import DropoutRngs, join, split, split_rngs
-from transformer.models.positions import Positions
 
 
 class Rows(NamedTuple):
@@ -82,7 +79,7 @@ class FullAttention(MultiHeadAttention):
 class LocalAttention(FullAttention):
     """Attention inside blocks, as in the paper; in Tensor2Tensor also to the whole block before."""
 
-    def __init__(self, config: DecoderOnlyConfig, rngs: nnx.Rngs, positions: Positions):
+    def __init__(self, config, rngs, positions=None):
         super().__init__(config, rngs, positions)
         self.block_length = config.block_length
         self.blocks_before = int(config.local_attention == "tensor2tensor")
@@ -184,7 +181,7 @@ class CompressedAttention(FullAttention):
     The paper convolves keys and values; Tensor2Tensor convolves what they are projected from.
     """
 
-    def __init__(self, config: DecoderOnlyConfig, rngs: nnx.Rngs, positions: Positions):
+    def __init__(self, config, rngs, positions=None):
         super().__init__(config, rngs, positions)
         self.width = config.compression
         self.form = config.compressed_attention
