@@ -113,18 +113,33 @@ def get_config() -> ConfigDict:
     # The size of each head's keys and values; 0 is d_model / num_heads.
     config.model.d_k = 0
     config.model.d_v = 0
+    # Heads that keys and values have, a divisor of num_heads: several queries share each of them
+    # (grouped-query attention; 1: multi-query). 0: num_heads.
+    config.model.num_key_value_heads = 0
     config.model.attention_bias = False  # whether the projections of attention have biases
+    config.model.qk_norm = False  # whether each head's queries and keys are normalised, by RMSNorm
+    # Scores s of attention become cap * tanh(s / cap); 0: they stay.
+    config.model.logit_soft_cap = 0.0
     config.model.dropout = 0.1  # of sublayer outputs and of embeddings, Section 5.4
     config.model.attention_dropout = 0.0  # of attention weights
     config.model.activation_dropout = 0.0  # inside of feed-forward networks
-    # Of feed-forward networks: relu, gelu (its tanh form), gelu_exact (by the error function), elu,
-    # swish.
+    # plain, Equation 2; or gated, with one more matrix: glu, geglu, swiglu, reglu. With 2/3 of d_ff
+    # these have as many parameters as plain ones.
+    config.model.feed_forward = "plain"
+    config.model.feed_forward_bias = True  # whether their layers have biases
+    # Of plain feed-forward networks: relu, gelu (its tanh form), gelu_exact (by the error
+    # function), elu, swish.
     config.model.activation = "relu"
-    # post: LayerNorm(x + Sublayer(x)); or pre: x + Sublayer(LayerNorm(x)).
+    # post: LayerNorm(x + Sublayer(x)); or pre: x + Sublayer(LayerNorm(x)). sandwich also normalises
+    # the output of each sublayer, deepnorm scales x, and rezero has no normalisation.
     config.model.norm = "post"
     config.model.normalization = "layer_norm"  # layer_norm or rms_norm
     config.model.norm_epsilon = 1e-6  # added to the variance
-    config.model.positions = "sinusoidal"  # sinusoidal, or learned (Table 3, row E)
+    # sinusoidal, or learned (Table 3, row E), added to embeddings. In self-attention: rotary;
+    # relative (Shaw et al.), or relative_keys without its values; t5; alibi. Or none.
+    config.model.positions = "sinusoidal"
+    # relative: further distances count as this one; t5: as in the last bucket. 0: 16 and 128.
+    config.model.max_distance = 0
     # Rows of the tables of learned positions; no more than data.max_*_length.
     config.model.max_positions = 256
     # Which of source embedding, target embedding and output layer share one matrix:

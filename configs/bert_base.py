@@ -90,7 +90,6 @@ def get_model() -> ConfigDict:
         for name in (
             "num_encoder_layers",
             "num_decoder_layers",
-            "positions",
             "share_embeddings",
             "scale_embeddings",
             "output_bias",
@@ -106,6 +105,7 @@ def get_model() -> ConfigDict:
     model.d_model = 768
     model.d_ff = 3072
     model.num_heads = 12
+    model.positions = "learned"  # or others of configs/base.py, but sinusoidal
     model.max_positions = 512
     model.attention_bias = True
     model.attention_dropout = 0.1

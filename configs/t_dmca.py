@@ -30,11 +30,10 @@ def get_config() -> ConfigDict:
 def get_model() -> ConfigDict:
     model = base.get_config().model.copy_and_resolve_references()
     with model.unlocked():
-        # One stack instead of two, and sinusoidal positions.
+        # One stack instead of two, and no table of positions.
         for name in (
             "num_encoder_layers",
             "num_decoder_layers",
-            "positions",
             "max_positions",
             "output_bias",
             "words_per_position",

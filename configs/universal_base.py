@@ -21,11 +21,11 @@ def get_config() -> ConfigDict:
 def get_model() -> ConfigDict:
     model = base.get_config().model.copy_and_resolve_references()
     with model.unlocked():
-        # Encoder and decoder have one layer each, positions no table, and logits no bias.
+        # Encoder and decoder have one layer each, positions no table, and logits no bias. With
+        # another kind of positions the state gets no coordinates but those of the step.
         for name in (
             "num_encoder_layers",
             "num_decoder_layers",
-            "positions",
             "max_positions",
             "output_bias",
         ):

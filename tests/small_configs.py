@@ -22,6 +22,20 @@ MODEL = dataclasses.replace(
 # Two layers of T-DMCA, the second of which has experts.
 EXPERTS = SMALL | {"layers": "LM", "expert_layer": 2, "num_experts": 4, "expert_d_ff": 7}
 
+# What came after 2017, in combinations that have each option once; of models with four heads.
+SINCE_2017 = {
+    "rotary": {"positions": "rotary", "num_key_value_heads": 2, "qk_norm": True}
+    | {"norm": "sandwich", "feed_forward": "swiglu", "normalization": "rms_norm"},
+    "relative": {"positions": "relative", "max_distance": 2, "num_key_value_heads": 1}
+    | {"norm": "deepnorm", "feed_forward": "geglu", "logit_soft_cap": 0.5},
+    "t5": {"positions": "t5", "norm": "rezero", "feed_forward": "glu", "feed_forward_bias": False}
+    | {"logit_soft_cap": 2.0},
+    "alibi": {"positions": "alibi", "num_key_value_heads": 2, "norm": "pre"}
+    | {"feed_forward": "reglu", "attention_bias": True},
+    "relative_keys": {"positions": "relative_keys", "max_distance": 1, "qk_norm": True},
+    "none": {"positions": "none", "norm": "deepnorm"},
+}
+
 
 def model_config(kind, preset, **changes):
     """The model of a preset's module, a dataclass `kind`, with other values of some fields."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_batches import masked, pairs
 from small_bert import CONFIG as BERT
-from small_configs import PAPER, SMALL, model_config, sizes_of
+from small_configs import PAPER, SINCE_2017, SMALL, model_config, sizes_of
 
 from configs import (
     base,
@@ -48,6 +48,13 @@ RNN = {"embedding_size": 6, "hidden_size": 10, "share_embeddings": "none"}
 T_DMCA = SMALL | {"block_length": 5, "expert_layer": 2, "num_experts": 3, "expert_d_ff": 5}
 CASES = {
     "pre": (TransformerConfig, base, LAYERS | {"norm": "pre", "normalization": "rms_norm"}),
+    "rotary": (TransformerConfig, base, LAYERS | {"num_heads": 4, "d_k": 4} | SINCE_2017["rotary"]),
+    "relative": (
+        TransformerConfig,
+        base,
+        LAYERS | {"num_heads": 4, "d_k": 4, "d_v": 4} | SINCE_2017["relative"],
+    ),
+    "t5": (TransformerConfig, base, LAYERS | SINCE_2017["t5"]),
     "blocked": (TransformerConfig, base, LAYERS | {"kernels": "blocked_loss"}),
     "halting": (UniversalConfig, universal_act_base, UNIVERSAL),
     "accumulated": (
@@ -73,9 +80,12 @@ CASES = {
 }
 
 
-QUICK = [("pre", "bfloat16")]
+QUICK = [("pre", "bfloat16"), ("relative", "bfloat16")]
 # A type each where the family or the kind of loop is another one.
 SLOW = [
+    ("rotary", "float64"),
+    ("t5", "bfloat16"),
+    ("relative", "float64"),
     ("accumulated", "float64"),
     ("convolutional", "bfloat16"),
     ("blocked", "float64"),

@@ -25,6 +25,13 @@ CASES = {
         *(TransformerConfig, base),
         SIZES | {"d_k": 24, "d_v": 32, "num_encoder_layers": 2, "num_decoder_layers": 3},
     ),
+    "rotary, grouped, gated": (
+        *(TransformerConfig, base),
+        SIZES
+        | {"positions": "rotary", "d_k": 24, "d_v": 24, "num_heads": 4}
+        | {"num_key_value_heads": 1, "feed_forward": "swiglu", "num_decoder_layers": 2},
+    ),
+    "relative": (TransformerConfig, base, SIZES | {"positions": "relative"}),
     "universal": (UniversalConfig, universal_base, UNIVERSAL),
     "halting": (
         *(UniversalConfig, universal_base),

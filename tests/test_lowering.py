@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import export
 from jax.sharding import AbstractMesh, AxisType
-from small_configs import sizes_of
+from small_configs import SINCE_2017, sizes_of
 
 from configs import (
     base,
@@ -96,11 +96,26 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     }
 
 
+def since_2017():
+    """d_k is even, and two heads share a key."""
+    config = small()
+    config.model.update(SINCE_2017["rotary"], num_heads=4)
+    return config
+
+
+def relative():
+    config = small()
+    config.model.update(SINCE_2017["relative"], num_heads=4)
+    return config
+
+
 QUICK = [
     *((small, "float32", program) for program in ("train", "search")),
     (experts, "bfloat16", "train"),
 ]
 SLOW = [  # seconds each
+    *((since_2017, "bfloat16", program) for program in ("train", "search")),
+    *((relative, "float32", program) for program in ("train", "search")),
     (small, "bfloat16", "train"),
     (experts, "bfloat16", "search"),
     *((base.get_config, "float32", program) for program in ("train", "nll", "search")),

@@ -61,7 +61,7 @@ NO_PLACE_FIELDS = {
     "tokenizer": "model_type target_model_type",
     "model": "activation attend attention cell compressed_attention count_from decoder_blocks "
     "dtype encoder encoder_blocks family halting halting_output head initial_state initialization "
-    "kernels layers local_attention loss_over norm normalization positions readout "
+    "feed_forward kernels layers local_attention loss_over norm normalization positions readout "
     "share_embeddings step_signal transition",
     "optimizer": "name schedule",
     "training": "best_metric freeze wandb",

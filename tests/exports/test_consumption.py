@@ -75,12 +75,12 @@ def export(request, random_params, tmp_path):
 
 @dataclasses.dataclass(frozen=True)
 class TransformerOption(TransformerConfig):
-    qk_norm: bool = False
+    value_norm: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class BertOption(BertConfig):
-    qk_norm: bool = False
+    value_norm: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +97,8 @@ def with_option(section, **option):
 
 def test_an_option_of_the_model(export):
     model, write, folder = export
-    option = with_option(model.config.model, qk_norm=True)
-    with pytest.raises(UserError, match=r"^model\.qk_norm is True, which .* does not have; exp"):
+    option = with_option(model.config.model, value_norm=True)
+    with pytest.raises(UserError, match=r"^model\.value_norm is True, which .* does not have; exp"):
         write(config=dataclasses.replace(model.config, model=option))
     assert not folder.exists()
 

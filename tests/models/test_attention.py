@@ -21,6 +21,7 @@ from transformer.models.attention import (
 )
 from transformer.models.cache import CachedKeyValues, attend_to_cache, widened, write_key_values
 from transformer.models.numerics import DropoutRngs
+from transformer.models.positions.kind import Scoring
 from transformer.system.sharding import data_mesh, split_rows
 
 F32 = jnp.dtype("float32")
@@ -145,6 +146,30 @@ def of_all_forms(query, memory, weight, mask):
     )
     both = [value_and_gradients(form, query, memory, weight) for form in forms]
     return both, with_weights, mask.dense()
+
+
+def test_scorings_in_blocks(blocks_of_three):
+    """What is added by distance, and its gradients."""
+    query, memory, weight = drawn_tensors()
+    rng = np.random.default_rng(4)
+    tables = (rng.normal(size=(T + S - 1, size)).astype(F32) for size in (H, K, U))
+    memory = memory._replace(scoring=Scoring(*tables, np.float32(0.5)))
+    (expected, found), (weighted, _), _ = of_all_forms(query, memory, weight, MASKS["segments"])
+    assert len(expected) == 1 + 3 + 4
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=5e-6)
+    bias, keys, values, cap = memory.scoring
+    places = np.arange(S)[None] - np.arange(T)[:, None] + T - 1
+    scores = np.einsum("bhtk,bhsk->bhts", query, memory.key_BHSK)
+    scores += np.einsum("bhtk,tsk->bhts", query, keys[places])
+    scores = cap * np.tanh(scores / K**0.5 / cap) + bias[places].transpose(2, 0, 1)
+    may_attend = np.broadcast_to(MASKS["segments"].dense()[:, None], scores.shape)
+    weights = np.where(may_attend, np.exp(scores), 0)
+    weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-9)
+    np.testing.assert_allclose(weighted[1], weights, atol=1e-5)
+    y = weights @ memory.value_BHSU + np.einsum("bhts,tsu->bhtu", weights, values[places])
+    sees = may_attend.any(-1)
+    np.testing.assert_allclose(weighted[0][sees], y[sees], atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
@@ -314,7 +339,7 @@ def test_widened_places_hold_the_same_numbers():
     def both(key_values, new):
         wide = widened({"key_values": [key_values]})["key_values"][0]
         written = [write_key_values(x, new, jnp.array(2)) for x in (key_values, wide)]
-        return written, [attend_to_cache(query, [(x, mask)]) for x in written]
+        return written, [attend_to_cache(query, [(x, mask, Scoring())]) for x in written]
 
     key_values = CachedKeyValues(random(B, H, K, L * M), random(B, H, L * M, U))
     new = CachedKeyValues(random(B, H, K, M), random(B, H, M, U))

@@ -414,10 +414,14 @@ def test_places_of_dropout(place, draws):
     ("field", "value", "allowed"),
     [
         ("activation", "tanh", "relu, gelu, gelu_exact, elu, swish"),
-        ("norm", "none", "post, pre"),
+        ("norm", "none", "post, pre, sandwich, deepnorm, rezero"),
         ("normalization", "batch_norm", "layer_norm, rms_norm"),
         ("norm_epsilon", 0.0, "at least 1e-12 and below 1"),
-        ("positions", "rotary", "sinusoidal, learned"),
+        (
+            "positions",
+            "rope",
+            "sinusoidal, learned, none, rotary, relative, relative_keys, t5, alibi",
+        ),
         ("share_embeddings", True, "all, decoder, none"),
         ("dtype", "float16", "float32, bfloat16, float64"),
         ("num_encoder_layers", 0, "at least 1"),

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from processes import on_devices
 from scripts import ROOT
-from small_configs import sizes_of
+from small_configs import SINCE_2017, sizes_of
 from test_step import ADAM, MODEL, TRAINING, adam_of, reversible_pairs
 
 from configs import base
@@ -262,9 +262,9 @@ def test_a_search_calls_kernels_as_they_are():
 class Toy:
     """A model on a mesh, with dropout, and updates of 11 rows, one on each device at a time."""
 
-    def __init__(self, *shape: int):
+    def __init__(self, *shape: int, **changes):
         self.mesh = make_mesh(MeshConfig(*shape), jax.devices()[: np.prod(shape)])
-        self.model, self.optimizer = toy_model(), adam_of(ADAM, 16)
+        self.model, self.optimizer = toy_model(**changes), adam_of(ADAM, 16)
         shapes = abstract_state(self.model, self.optimizer)
         self.like = laid_out(shapes, state_sharding(self.mesh, shapes, FAMILY.sharding))
         step = make_train_step(self.model, self.optimizer, TRAINING, self.mesh)
@@ -385,6 +385,8 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
         if shape in SOME_MESHES:
             seen["nll"] = toy.nll(state.params)
             seen["translations"] = toy.translations(state.params)
+            others = [Toy(*shape, **SINCE_2017[name]) for name in ("rotary", "relative")]
+            seen["since 2017"] = [toy.updates(toy.init()(), 0, 1)[1] for toy in others]
             seen["kernels"] = [gradient_with_kernels(toy.mesh, heads) for heads in (4, 3)]
         state, losses = toy.updates(state, 0, 1)
         seen["bytes"] = [bytes_on_first_device(x) for x in (state.params, state.opt_state)]
@@ -439,6 +441,13 @@ def test_losses_are_those_of_one_device(eight):
     for shape in MESHES[1:]:
         np.testing.assert_allclose(eight[shape]["losses"], eight[1, 1, 1]["losses"], rtol=1e-5)
         assert len(set(eight[shape]["losses"])) == 4
+
+
+@pytest.mark.slow
+def test_losses_with_fewer_heads_of_keys(eight):
+    """Two heads over tensor=2, and one, which is cut."""
+    found = [eight[shape]["since 2017"] for shape in SOME_MESHES]
+    np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -32,6 +32,8 @@ def check(config: BertConfig) -> None:
         "norm": ("post",),
         "normalization": ("layer_norm",),
         "attention_bias": (True,),
+        "feed_forward_bias": (True,),
+        "positions": ("learned",),
         "activation": tuple(bert_weights.ACTIVATIONS),
         "head": tuple(ARCHITECTURES),
     }

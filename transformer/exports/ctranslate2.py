@@ -29,6 +29,7 @@ IRRELEVANT = {
     **NOT_AT_INFERENCE,
     **OF_THE_CALL,
     "model.attention_bias": "the parameters say it",
+    "model.feed_forward_bias": "the parameters say it",
     "model.d_ff": "the parameters say it",
     "model.max_positions": "of learned positions",
 }

@@ -34,6 +34,7 @@ IRRELEVANT = {
     **NOT_AT_INFERENCE,
     **OF_THE_CALL,
     "model.attention_bias": "without biases there are zeros",
+    "model.feed_forward_bias": "without biases there are zeros",
     "model.max_positions": "of learned positions",
     "model.norm_epsilon": f"there it is {EPSILON}, which changes little (docs/exporting.md)",
 }

@@ -6,20 +6,29 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from transformer.models.cache import CachedKeyValues, attend_to_cache
-from transformer.models.layers import LayerConfig, Linear
+from transformer.models.cache import (
+    CachedKeyValues,
+    DecodingStep,
+    attend_to_cache,
+    write_key_values,
+)
+from transformer.models.layers import LayerConfig, Linear, Normalization
 from transformer.models.numerics import (
     DropoutRngs,
     at_least_float32,
     dropout,
     join,
     multiply,
-    row_keys,
+    multiply_heads,
     split,
+    split_rngs,
 )
 from transformer.models.packed_attention import Spans, packed_attention
+from transformer.models.positions import Positions, segment_positions
+from transformer.models.positions.kind import Scoring
 from transformer.system.sharding import on_each_device
 
 # The most queries whose scores are in memory at once. Rows of at most this length are one block,
@@ -48,6 +57,11 @@ class Mask(NamedTuple):
     key_positions_BS: jax.Array | None = None
     spans: tuple[Spans, Spans, jax.Array | None] | None = None
 
+    @property
+    def positions_BT(self) -> jax.Array:
+        """The position of each query in its own sentence."""
+        return segment_positions(self.query_segments_BT)
+
     def dense(self) -> jax.Array:
         """Boolean [B, T, S], True where a query may attend to a key; sizes of 1 stay."""
         key_B1S = self.key_segments_BS[:, None, :]
@@ -61,10 +75,14 @@ class Mask(NamedTuple):
 
 
 class KeyValues(NamedTuple):
-    """Keys and values to attend to. Heads come before length: that is the fast cache layout."""
+    """Keys and values to attend to. Heads come before length: that is the fast cache layout.
+
+    Their H may be a divisor of the query's: then several of its heads share each of theirs.
+    """
 
     key_BHSK: jax.Array
     value_BHSU: jax.Array
+    scoring: Scoring = Scoring()
 
 
 def as_cached(key_values: KeyValues) -> CachedKeyValues:
@@ -95,7 +113,8 @@ def dot_product_attention(
     """
     dtype = query_BHTK.dtype
     query_BHTK = query_BHTK * jnp.asarray(query_BHTK.shape[-1] ** -0.5, dtype)
-    scores_BHTS = multiply("BHTK,BHSK->BHTS", query_BHTK, memory.key_BHSK, dtype)
+    scores_BHTS = multiply_heads("BHTK,BHSK->BHTS", query_BHTK, memory.key_BHSK, dtype)
+    scores_BHTS = memory.scoring.scores(scores_BHTS, query_BHTK)
     # The paper's -inf would make NaN of a row that is masked completely.
     scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, jnp.finfo(scores_BHTS.dtype).min)
     if own is not None:
@@ -104,7 +123,8 @@ def dot_product_attention(
     weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1)
     dropped_BHTS = dropout(weights_BHTS.astype(dtype), dropout_rate, rngs)
     if own is None:
-        y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS, memory.value_BHSU, dtype)
+        y_BHTU = multiply_heads("BHTS,BHSU->BHTU", dropped_BHTS, memory.value_BHSU, dtype)
+        y_BHTU = memory.scoring.values(y_BHTU, dropped_BHTS)
     else:
         y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS[..., :-1], memory.value_BHSU, dtype)
         y_BHTU += multiply("BHT,BHTU->BHTU", dropped_BHTS[..., -1], own.value_BHSU, dtype)
@@ -135,6 +155,7 @@ def attention(
         )
     B, _, T, _ = query_BHTK.shape
     num_blocks = -(-T // MAX_QUERIES)
+    block_size = -(-T // num_blocks)
     positions_T = mask.query_positions_T
     blocks = (
         split(query_BHTK, num_blocks, axis=2),
@@ -143,14 +164,19 @@ def attention(
         None if positions_T is None else split(positions_T, num_blocks, axis=0),
         None if rngs is None or dropout_rate == 0 else split_rngs(rngs, B, num_blocks),
         None if own is None else jax.tree.map(lambda x: split(x, num_blocks, axis=2), own),
+        None if memory.scoring.is_plain else block_size * jnp.arange(num_blocks),
     )
     # Gradients of keys and values are sums over the blocks, in the type of these copies:
     # bfloat16 would round after each block.
     copies = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), memory)
 
     def attend_block(block):
-        query_BHTK, segments_BT, positions_T, rngs, own = block
+        query_BHTK, segments_BT, positions_T, rngs, own, first = block
         key_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
+        if first is not None:
+            S = memory.key_BHSK.shape[2]
+            scoring = key_values.scoring.of_queries(first, block_size, S)
+            key_values = key_values._replace(scoring=scoring)
         own_mask = mask._replace(query_segments_BT=segments_BT, query_positions_T=positions_T)
         mask_BTS = own_mask.dense()
         return dot_product_attention(
@@ -162,22 +188,6 @@ def attention(
     return jax.tree.map(lambda x: join(x, axis=2)[:, :, :T], results)
 
 
-class _DrawnKeys(NamedTuple):
-    """A stand-in for DropoutRngs, with keys drawn earlier, one for each row."""
-
-    keys_B: jax.Array
-
-    def dropout(self) -> jax.Array:
-        return self.keys_B
-
-
-def split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
-    """Separate keys for each block, along a new first axis."""
-    keys_B = row_keys(rngs, num_rows)
-    fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
-    return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
-
-
 def fast_attention(
     query_BHTK: jax.Array,
     memory: KeyValues,
@@ -186,7 +196,7 @@ def fast_attention(
     rngs: DropoutRngs | None = None,
 ) -> tuple[jax.Array, None]:
     """`attention` without its weights, by NVIDIA's kernel where that can run."""
-    if _cudnn_takes(query_BHTK, memory, dropout_rate, rngs):
+    if memory.scoring.is_plain and _cudnn_takes(query_BHTK, memory, dropout_rate, rngs):
         return _cudnn_attention(query_BHTK, memory, mask), None
     return attention(query_BHTK, memory, mask, dropout_rate, rngs)
 
@@ -211,7 +221,7 @@ def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
 @jax.named_scope("attention")
 def _cudnn_attention(query_BHTK, memory, mask):
     # With heads after length nothing is transposed.
-    arrays = (x.swapaxes(1, 2) for x in (query_BHTK, *memory))
+    arrays = (x.swapaxes(1, 2) for x in (query_BHTK, *memory[:2]))
     if mask.spans is not None:
         attend = functools.partial(packed_attention, causal=mask.query_positions_T is not None)
         return on_each_device(attend, *arrays, *mask.spans, with_heads=3).swapaxes(1, 2)
@@ -246,8 +256,14 @@ class MultiHeadAttention(nnx.Module):
     those of the memory once per sentence and keeps those of earlier tokens in its cache.
     """
 
-    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
-        """config.attention_bias gives all four projections a bias, as in BERT but not the paper."""
+    query_norm: Normalization | None = None
+    key_norm: Normalization | None = None
+
+    def __init__(self, config: LayerConfig, rngs: nnx.Rngs, positions: Positions | None = None):
+        """config.attention_bias gives all four projections a bias, as in BERT but not the paper.
+
+        positions: those of self-attention.
+        """
 
         def linear(d_in, d_out):
             dtype = jnp.dtype(config.dtype)
@@ -255,17 +271,29 @@ class MultiHeadAttention(nnx.Module):
 
         d_model, num_heads = config.d_model, config.num_heads
         self.query = linear(d_model, num_heads * config.key_size)
-        self.key = linear(d_model, num_heads * config.key_size)
-        self.value = linear(d_model, num_heads * config.value_size)
+        self.key = linear(d_model, config.key_value_heads * config.key_size)
+        self.value = linear(d_model, config.key_value_heads * config.value_size)
         self.output = linear(num_heads * config.value_size, d_model)
-        self.num_heads = num_heads
+        if config.qk_norm:
+            self.query_norm = Normalization(config, config.key_size, "rms_norm")
+            self.key_norm = Normalization(config, config.key_size, "rms_norm")
+        self.positions = positions or Positions(config, False, rngs)
+        self.key_size, self.value_size = config.key_size, config.value_size
+        self.cap = config.logit_soft_cap
         self.dropout_rate = config.attention_dropout
         self.cudnn = config.uses("cudnn_attention")
 
+    def queries(self, x_BTD: jax.Array) -> jax.Array:
+        return split_heads(self.query(x_BTD), self.key_size, self.query_norm)
+
     def key_values(self, x_BSD: jax.Array) -> KeyValues:
         """The keys and values of the vectors attended to."""
-        key_BSX, value_BSX = self.key(x_BSD, apart=True), self.value(x_BSD, apart=True)
-        return KeyValues(self._split_heads(key_BSX), self._split_heads(value_BSX))
+        return self.of_projections(self.key(x_BSD, apart=True), self.value(x_BSD, apart=True))
+
+    def of_projections(self, key_BSX: jax.Array, value_BSX: jax.Array) -> KeyValues:
+        """Keys and values from those of all heads side by side."""
+        key_BHSK = split_heads(key_BSX, self.key_size, self.key_norm)
+        return KeyValues(key_BHSK, split_heads(value_BSX, self.value_size), self._scoring(None))
 
     def __call__(
         self,
@@ -276,14 +304,25 @@ class MultiHeadAttention(nnx.Module):
         return_weights: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attends from x to the given keys and values. Returns [B, T, D] and the weights."""
-        query_BHTK = self._split_heads(self.query(x_BTD))
-        inputs = query_BHTK, memory, mask, self.dropout_rate, rngs
-        if (self.cudnn or mask.spans is not None) and not return_weights:
-            y_BHTU, weights_BHTS = fast_attention(*inputs)
-        else:
-            y_BHTU, weights_BHTS = attention(*inputs, return_weights)
-        y_BTX = y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
-        return self.output(y_BTX), weights_BHTS
+        return self._attend(self.queries(x_BTD), memory, mask, rngs, return_weights)
+
+    def attend_within(
+        self,
+        x_BTD: jax.Array,
+        mask: Mask,
+        rngs: DropoutRngs | None = None,
+        return_weights: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None, KeyValues]:
+        """Self-attention of whole rows. Returns [B, T, D], the weights, and keys and values."""
+        query_BHTK, memory = self.inputs_within(x_BTD, mask)
+        y_BTD, weights_BHTT = self._attend(query_BHTK, memory, mask, rngs, return_weights)
+        return y_BTD, weights_BHTT, memory
+
+    def inputs_within(self, x_BTD: jax.Array, mask: Mask) -> tuple[jax.Array, KeyValues]:
+        """The queries, keys and values of self-attention, at their positions."""
+        query_BHTK, memory = self._rotated(x_BTD, mask)
+        distances_R = np.arange(1 - x_BTD.shape[1], x_BTD.shape[1])
+        return query_BHTK, memory._replace(scoring=self._scoring(distances_R))
 
     def cached_key_values(self, x_BSD: jax.Array) -> CachedKeyValues:
         """`key_values`, in the layout of a decoding step."""
@@ -296,8 +335,63 @@ class MultiHeadAttention(nnx.Module):
 
         Returns [B, M, D] and the weights of each part.
         """
-        y_BHMU, weights = attend_to_cache(self._split_heads(self.query(x_BMD)), parts)
-        return self.output(y_BHMU.swapaxes(1, 2).reshape(*x_BMD.shape[:2], -1)), weights
+        scoring = self._scoring(None)
+        return self._attend_to_cache(self.queries(x_BMD), [(*part, scoring) for part in parts])
 
-    def _split_heads(self, x_BTX: jax.Array) -> jax.Array:
-        return x_BTX.reshape(*x_BTX.shape[:2], self.num_heads, -1).swapaxes(1, 2)
+    def step_within(
+        self,
+        x_BMD: jax.Array,
+        earlier: CachedKeyValues,
+        at: DecodingStep,
+        source: CachedKeyValues | None = None,
+    ) -> tuple[jax.Array, CachedKeyValues]:
+        """Self-attention of the newest token of each hypothesis.
+
+        earlier: keys and values of its earlier tokens; source: of the `at.before_B` tokens before
+          these. Returns [B, M, D], and `earlier` for the next token.
+        """
+        query_BHMK, new = self._rotated(x_BMD, at)
+        earlier = write_key_values(earlier, as_cached(new), at.step)
+        positions_BX = at.own_positions_BX
+        parts = [(earlier, at.mask_BMX, self._scoring(positions_BX - at.positions_BT))]
+        if source is not None:
+            positions_BS = jnp.arange(source.key_BHKX.shape[3])[None]
+            scoring = self._scoring(positions_BS - at.positions_BT)
+            parts.insert(0, (source, at.memory_mask_B1S, scoring))
+        return self._attend_to_cache(query_BHMK, parts)[0], earlier
+
+    def _rotated(self, x_BTD: jax.Array, place: Mask | DecodingStep) -> tuple[jax.Array, KeyValues]:
+        memory, query_BHTK = self.key_values(x_BTD), self.queries(x_BTD)
+        key_BHTK = self.positions.rotate(memory.key_BHSK, place)
+        return self.positions.rotate(query_BHTK, place), memory._replace(key_BHSK=key_BHTK)
+
+    def _scoring(self, distances: jax.Array | None) -> Scoring:
+        """distances: those of self-attention."""
+        scoring = Scoring() if distances is None else self.positions.scoring(distances)
+        return scoring._replace(cap=np.float32(self.cap)) if self.cap else scoring
+
+    def _attend(self, query_BHTK, memory, mask, rngs, return_weights):
+        inputs = query_BHTK, memory, mask, self.dropout_rate, rngs
+        if (self.cudnn or mask.spans is not None) and not return_weights:
+            y_BHTU, weights_BHTS = fast_attention(*inputs)
+        else:
+            y_BHTU, weights_BHTS = attention(*inputs, return_weights)
+        return self.output(join_heads(y_BHTU)), weights_BHTS
+
+    def _attend_to_cache(self, query_BHMK, parts):
+        y_BHMU, weights = attend_to_cache(query_BHMK, parts)
+        return self.output(join_heads(y_BHMU)), weights
+
+
+def split_heads(x_BTX: jax.Array, size: int, norm: Normalization | None = None) -> jax.Array:
+    """Heads of a size, side by side, as [B, H, T, size]; normalised, each by itself."""
+    B, T, X = x_BTX.shape
+    if norm is not None:
+        x_BTX = norm(x_BTX.reshape(B, T * (X // size), size))
+    return x_BTX.reshape(B, T, X // size, size).swapaxes(1, 2)
+
+
+def join_heads(x_BHTU: jax.Array) -> jax.Array:
+    """Undoes `split_heads`."""
+    B, H, T, U = x_BHTU.shape
+    return x_BHTU.swapaxes(1, 2).reshape(B, T, H * U)

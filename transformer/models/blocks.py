@@ -1,6 +1,6 @@
 """The layers of encoder and decoder (Figure 1)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -8,9 +8,10 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.models.attention import KeyValues, Mask, MultiHeadAttention
-from transformer.models.cache import CachedKeyValues, DecodingStep, write_key_values
-from transformer.models.layers import AddAndNorm, FeedForward, LayerConfig
+from transformer.models.cache import CachedKeyValues, DecodingStep
+from transformer.models.layers import AddAndNorm, FeedForward, LayerConfig, Linear
 from transformer.models.numerics import DropoutRngs
+from transformer.models.positions import Positions
 from transformer.system.sharding import ShardingRules
 
 # The mesh axes that dimensions of parameters are split over. Vectors of size d_model are copied:
@@ -22,11 +23,14 @@ LAYER_SHARDING: ShardingRules = (
     (r".+/(self|cross)_attention/(query|key|value)/bias", P(HEADS)),
     (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),
     (r".+/(self|cross)_attention/output/bias", P()),
-    (r".+/feed_forward/hidden/kernel", P(D_MODEL, D_FF)),
-    (r".+/feed_forward/hidden/bias", P(D_FF)),
+    (r".+/(self|cross)_attention/(query|key)_norm/scale", P()),
+    (r".+/self_attention/positions/\w+", P()),
+    (r".+/feed_forward/(hidden|gate)/kernel", P(D_MODEL, D_FF)),
+    (r".+/feed_forward/(hidden|gate)/bias", P(D_FF)),
     (r".+/feed_forward/output/kernel", P(D_FF, D_MODEL)),
     (r".+/feed_forward/output/bias", P()),
-    (r".+_norm/norm/(scale|bias)", P()),
+    (r".+_norm/(norm|norm_of_output)/(scale|bias)", P()),
+    (r".+_norm/residual_scale", P()),
 )
 
 Network = Callable[[jax.Array, DropoutRngs | None], jax.Array]
@@ -41,15 +45,32 @@ def maybe_remat(config: LayerConfig, function: Callable[..., Any]) -> Callable[.
     return jax.checkpoint(function) if config.rematerialize else function
 
 
+def scale_by_beta(config: LayerConfig, layers: Iterable[nnx.Module], causal: bool) -> None:
+    """Multiplies initial matrices of a stack by DeepNorm's beta: all but of queries and keys."""
+    if config.norm != "deepnorm":
+        return
+    _, beta = config.deepnorm(causal)
+    for layer in layers:
+        for path, part in nnx.iter_modules(layer):
+            if isinstance(part, Linear) and path[-1] in ("value", "output", "hidden", "gate"):
+                part.kernel[...] = part.kernel[...] * beta
+
+
 class EncoderLayer(nnx.Module):
     """Self-attention and feed-forward network, each in add & norm (Figure 1, left)."""
 
-    def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
+    def __init__(
+        self,
+        config: LayerConfig,
+        rngs: nnx.Rngs,
+        positions: Positions,
+        feed_forward: nnx.Module | None = None,
+    ):
         """feed_forward: replaces the network."""
-        self.self_attention = MultiHeadAttention(config, rngs)
-        self.self_attention_norm = AddAndNorm(config)
+        self.self_attention = MultiHeadAttention(config, rngs, positions)
+        self.self_attention_norm = AddAndNorm(config, False)
         self.feed_forward = feed_forward or FeedForward(config, rngs)
-        self.feed_forward_norm = AddAndNorm(config)
+        self.feed_forward_norm = AddAndNorm(config, False)
 
     def __call__(
         self,
@@ -65,8 +86,9 @@ class EncoderLayer(nnx.Module):
         """
         # 1. Self-attention.
         y_BSD = self.self_attention_norm.before(x_BSD)
-        key_values = self.self_attention.key_values(y_BSD)
-        y_BSD, weights_BHSS = self.self_attention(y_BSD, key_values, mask, rngs, return_weights)
+        y_BSD, weights_BHSS, _ = self.self_attention.attend_within(
+            y_BSD, mask, rngs, return_weights
+        )
         x_BSD = self.self_attention_norm.after(x_BSD, y_BSD, rngs)
         # 2. Feed-forward network.
         y_BSD = (feed_forward or self.feed_forward)(self.feed_forward_norm.before(x_BSD), rngs)
@@ -76,14 +98,20 @@ class EncoderLayer(nnx.Module):
 class DecoderLayer(nnx.Module):
     """Masked self-attention, attention over the memory, feed-forward (Figure 1, right)."""
 
-    def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
+    def __init__(
+        self,
+        config: LayerConfig,
+        rngs: nnx.Rngs,
+        positions: Positions,
+        feed_forward: nnx.Module | None = None,
+    ):
         """feed_forward: as in `EncoderLayer`."""
-        self.self_attention = MultiHeadAttention(config, rngs)
-        self.self_attention_norm = AddAndNorm(config)
+        self.self_attention = MultiHeadAttention(config, rngs, positions)
+        self.self_attention_norm = AddAndNorm(config, True)
         self.cross_attention = MultiHeadAttention(config, rngs)
-        self.cross_attention_norm = AddAndNorm(config)
+        self.cross_attention_norm = AddAndNorm(config, True)
         self.feed_forward = feed_forward or FeedForward(config, rngs)
-        self.feed_forward_norm = AddAndNorm(config)
+        self.feed_forward_norm = AddAndNorm(config, True)
 
     def __call__(
         self,
@@ -98,9 +126,8 @@ class DecoderLayer(nnx.Module):
         """Returns the layer's output and the weights of both attentions; see `EncoderLayer`."""
         # 1. Masked self-attention.
         y_BTD = self.self_attention_norm.before(x_BTD)
-        key_values = self.self_attention.key_values(y_BTD)
-        y_BTD, self_weights_BHTT = self.self_attention(
-            y_BTD, key_values, self_mask, rngs, return_weights
+        y_BTD, self_weights_BHTT, _ = self.self_attention.attend_within(
+            y_BTD, self_mask, rngs, return_weights
         )
         x_BTD = self.self_attention_norm.after(x_BTD, y_BTD, rngs)
         # 2. Attention over the memory.
@@ -131,8 +158,7 @@ class DecoderLayer(nnx.Module):
     ) -> tuple[jax.Array, CachedKeyValues, jax.Array]:
         """`step` without the feed-forward network."""
         y_BMD = self.self_attention_norm.before(x_BMD)
-        earlier = write_key_values(earlier, self.self_attention.cached_key_values(y_BMD), at.step)
-        y_BMD, _ = self.self_attention.step(y_BMD, [(earlier, at.mask_BMX)])
+        y_BMD, earlier = self.self_attention.step_within(y_BMD, earlier, at)
         x_BMD = self.self_attention_norm.after(x_BMD, y_BMD, None)
         y_BMD = self.cross_attention_norm.before(x_BMD)
         parts = [(memory, at.memory_mask_B1S)]

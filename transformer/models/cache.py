@@ -25,7 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.numerics import multiply, rounded_to_bfloat16
+from transformer.models.numerics import multiply_heads, rounded_to_bfloat16
+from transformer.models.positions.kind import Scoring
 
 
 class CachedKeyValues(NamedTuple):
@@ -101,35 +102,37 @@ def write_key_values(
 
 @jax.named_scope("attention")
 def attend_to_cache(
-    query_BHMK: jax.Array, parts: Sequence[tuple[CachedKeyValues, jax.Array]]
+    query_BHMK: jax.Array, parts: Sequence[tuple[CachedKeyValues, jax.Array, Scoring]]
 ) -> tuple[jax.Array, list[jax.Array]]:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, M, U] and the weights of each part.
 
-    parts: keys and values, each with its mask; one softmax is over all. They may lie in several
-      arrays, since joining them would copy them at each step. A mask may have size 1 in place of
-      M. Keys and values may be `widened`.
+    parts: keys and values, each with its mask and scoring; one softmax is over all. They may lie in
+      several arrays, since joining them would copy them at each step. A mask may have size 1 in
+      place of M. Keys and values may be `widened`, and H may be a divisor of the query's.
 
     Weights, [B, H, M, X], are in at least float32.
     """
     dtype = query_BHMK.dtype
     query_BHMK = query_BHMK * jnp.asarray(query_BHMK.shape[-1] ** -0.5, dtype)
     scores = []
-    for key_values, mask_BMX in parts:
+    for key_values, mask_BMX, scoring in parts:
         keys_BHKX = key_values.key_BHKX
-        scores_BHMX = multiply("BHMK,BHKX->BHMX", query_BHMK, keys_BHKX, keys_BHKX.dtype)
+        scores_BHMX = multiply_heads("BHMK,BHKX->BHMX", query_BHMK, keys_BHKX, keys_BHKX.dtype)
+        scores_BHMX = scoring.scores(scores_BHMX, query_BHMK)
         scores.append(jnp.where(mask_BMX[:, None], scores_BHMX, jnp.finfo(scores_BHMX.dtype).min))
     weights_BHMX = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
     ends = np.cumsum([x.shape[-1] for x in scores])
     weights = jnp.split(weights_BHMX, ends[:-1], axis=-1)
 
-    def mean_of_values(own_BHMX: jax.Array, values_BHXU: jax.Array) -> jax.Array:
+    def mean_of_values(own_BHMX: jax.Array, values_BHXU: jax.Array, scoring: Scoring) -> jax.Array:
         is_wide = values_BHXU.dtype != dtype
         own_BHMX = rounded_to_bfloat16(own_BHMX) if is_wide else own_BHMX
-        return multiply("BHMX,BHXU->BHMU", own_BHMX, values_BHXU, values_BHXU.dtype)
+        y_BHMU = multiply_heads("BHMX,BHXU->BHMU", own_BHMX, values_BHXU, values_BHXU.dtype)
+        return scoring.values(y_BHMU, own_BHMX)
 
     y_BHMU = sum(
-        mean_of_values(own_BHMX, key_values.value_BHXU)
-        for own_BHMX, (key_values, _) in zip(weights, parts, strict=True)
+        mean_of_values(own_BHMX, key_values.value_BHXU, scoring)
+        for own_BHMX, (key_values, _, scoring) in zip(weights, parts, strict=True)
     )
     return y_BHMU.astype(dtype), weights
 
@@ -146,6 +149,18 @@ class DecodingStep(NamedTuple):
     ancestors_NL: jax.Array
     mask_BMX: jax.Array  # of a hypothesis: its own tokens, up to this one
     memory_mask_B1S: jax.Array  # of its sentence: all but padding
+    before_B: jax.Array  # a decoder-only model's source, before its own tokens; or 0, [1]
+
+    @property
+    def positions_BT(self) -> jax.Array:
+        """The position of the token in its sequence, [B, 1] or [1, 1]."""
+        return (self.before_B + self.step)[:, None]
+
+    @property
+    def own_positions_BX(self) -> jax.Array:
+        """Positions, in the whole sequence, of the tokens in the slots of `mask_BMX`."""
+        M, X = self.mask_BMX.shape[1:]
+        return self.before_B[:, None] + jnp.arange(X)[None] // M
 
 
 def decoding_step(
@@ -166,7 +181,8 @@ def decoding_step(
     own_NLM = ancestors_NL[:, :L, None] == jnp.arange(M)[None, None]
     own_NLM &= (jnp.arange(L) <= step)[None, :, None]
     mask_B1S = (source_segments_BS > 0)[:, None]
-    return DecodingStep(step, ancestors_NL, own_NLM.reshape(B, M, L * M), mask_B1S)
+    mask_BMX = own_NLM.reshape(B, M, L * M)
+    return DecodingStep(step, ancestors_NL, mask_BMX, mask_B1S, np.zeros(1, np.int32))
 
 
 def attention_to_see(weights: list[jax.Array]) -> jax.Array:

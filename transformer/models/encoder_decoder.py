@@ -143,7 +143,9 @@ class OwnOutput(EncoderDecoder):
 
     output_bias_V: nnx.Param | None = None
 
-    def position_table(self, length: int) -> jax.Array:
+    def position_table(self, length: int) -> jax.Array | None:
+        if self.config.positions != "sinusoidal":
+            return None
         return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
 
     def output_layer(self) -> OutputLayer:

@@ -23,6 +23,7 @@ from transformer.models.family import KERNELS
 from transformer.models.loss import OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, dropout, row_keys, standardize
 from transformer.models.packed_attention import spans_of
+from transformer.models.positions import KINDS
 from transformer.system.distributed import from_first
 
 # By platform of the devices; others, such as CPUs, have none.
@@ -41,10 +42,17 @@ def cannot(name: str, config: Any) -> str:
         size = config.key_size
         if size != config.value_size or size % 8 or size > 128:
             return "keys and values must have one size, 8, 16, ... or 128"
-        if name == "cudnn_packed" and config.family not in ("transformer", "universal"):
-            return "it is for model.family=transformer and universal"
-        if name == "cudnn_packed" and config.attention_dropout:
-            return "it has no model.attention_dropout"
+        if config.logit_soft_cap:
+            return "it has no model.logit_soft_cap"
+        if KINDS[config.positions].scores and not all(config.depths):
+            return f"it has no model.positions={config.positions}"
+        if name == "cudnn_packed":
+            if config.family not in ("transformer", "universal"):
+                return "it is for model.family=transformer and universal"
+            if config.attention_dropout:
+                return "it has no model.attention_dropout"
+            if config.key_value_heads != config.num_heads:
+                return "it is for as many heads of keys as of queries"
     elif name == "triton_norm":
         if config.norm != "post" or config.normalization != "layer_norm":
             return "it is for post-LN, with layer_norm"
@@ -135,7 +143,8 @@ def _attention_case(
 ) -> list[jax.Array]:
     H, K, segments_BT = config.num_heads, config.key_size, _segments()
     mask = mask or Mask(segments_BT, segments_BT, jnp.arange(T))
-    query, key, value, direction = (_normal(i, B, H, T, K, dtype=dtype) for i in range(4))
+    heads = H, config.key_value_heads, config.key_value_heads, H
+    query, key, value, direction = (_normal(i, B, heads[i], T, K, dtype=dtype) for i in range(4))
     # In the second row all scores are near -120: e to the 120 is more than float32 can hold.
     query, key = query.at[1, ..., 0].set(-120 * K**0.5), key.at[1, ..., 0].set(1)
     real_B1T1 = (mask.query_segments_BT > 0)[:, None, :, None]

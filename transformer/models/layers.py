@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from transformer.models.numerics import (
     standardize,
     unmerged,
 )
+from transformer.models.positions import KINDS
 from transformer.models.weight_layout import WeightLayout, multiply_int8, quantized
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
@@ -31,6 +33,14 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "swish": jax.nn.swish,
 }
 
+# Of gated feed-forward networks.
+GATES = {
+    "glu": jax.nn.sigmoid,
+    "reglu": jax.nn.relu,
+    "geglu": jax.nn.gelu,  # the tanh form
+    "swiglu": jax.nn.swish,
+}
+NORMS = "post", "pre", "sandwich", "deepnorm", "rezero"
 NORMALIZATIONS = "layer_norm", "rms_norm"
 MOST_LAYERS = 1000  # each is built and compiled by itself, which takes time
 
@@ -64,18 +74,27 @@ class LayerConfig(ModelSection):
     normalization: str
     norm_epsilon: float
     dtype: str
-    kernels: str = setting(
-        may_change=True, architecture=False, default="plain"
-    )  # work directories of earlier commits lack it
-    rematerialize: bool = setting(may_change=True, architecture=False, default=False)  # same
+    # Work directories of earlier commits lack these.
+    positions: str = setting(default="sinusoidal")
+    max_distance: int = setting(default=0)
+    num_key_value_heads: int = setting(default=0)
+    qk_norm: bool = setting(default=False)
+    logit_soft_cap: float = setting(default=0.0)
+    feed_forward: str = setting(default="plain")
+    feed_forward_bias: bool = setting(default=True)
+    kernels: str = setting(may_change=True, architecture=False, default="plain")
+    rematerialize: bool = setting(may_change=True, architecture=False, default=False)
+
+    position_kinds = tuple(KINDS)  # of a family
 
     def __post_init__(self):
         check_range(self, "model", "d_model d_ff num_heads", 1)
-        check_range(self, "model", "d_k d_v", 0)
+        check_range(self, "model", "d_k d_v num_key_value_heads max_distance logit_soft_cap", 0)
         check_range(self, "model", "dropout attention_dropout activation_dropout", 0, 1)
         check_choice(self, "model", "activation", ACTIVATIONS)
         self.check_kernels()
-        check_choice(self, "model", "norm", ("post", "pre"))
+        check_choice(self, "model", "norm", NORMS)
+        check_choice(self, "model", "feed_forward", ("plain", *GATES))
         check_choice(self, "model", "normalization", NORMALIZATIONS)
         check_range(self, "model", "norm_epsilon", 1e-12, 1)
         check_dtype(self)
@@ -84,6 +103,40 @@ class LayerConfig(ModelSection):
                 f"model.d_model = {self.d_model} is not divisible by model.num_heads = "
                 f"{self.num_heads}; change one of them, or set model.d_k and model.d_v"
             )
+        if self.num_heads % self.key_value_heads:
+            raise UserError(
+                f"model.num_heads = {self.num_heads} is not divisible by "
+                f"model.num_key_value_heads = {self.num_key_value_heads}; change one of them"
+            )
+        check_choice(self, "model", "positions", self.position_kinds)
+        KINDS[self.positions].check(self)
+
+    def check_without(self, values: Mapping[str, Collection[Any]], what: str) -> None:
+        """Raises UserError unless each field has one of its values, with which `what` can do."""
+        for field, known in values.items():
+            if getattr(self, field) not in known:
+                raise UserError(
+                    f"model.{field} is {getattr(self, field)!r}, which {what} cannot have; it must "
+                    f"be {' or '.join(map(repr, known))}"
+                )
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """The numbers of layers of encoder and decoder; 0: there is none."""
+        raise NotImplementedError
+
+    def deepnorm(self, causal: bool) -> tuple[float, float]:
+        """DeepNorm's alpha and beta of the layers of a decoder (`causal`) or of an encoder.
+
+        Wang et al. 2022, DeepNet, arXiv 2203.00555, Figure 2.
+        """
+        encoder, decoder = self.depths
+        if not (encoder and decoder):
+            return (2 * (encoder + decoder)) ** 0.25, (8 * (encoder + decoder)) ** -0.25
+        if causal:
+            return (3 * decoder) ** 0.25, (12 * decoder) ** -0.25
+        both = (encoder**4 * decoder) ** (1 / 16)
+        return 0.81 * both, 0.87 / both
 
     @property
     def width(self) -> int:
@@ -98,14 +151,31 @@ class LayerConfig(ModelSection):
         return self.d_v or self.d_model // self.num_heads
 
     @property
+    def key_value_heads(self) -> int:
+        return self.num_key_value_heads or self.num_heads
+
+    @property
     def attention_pair(self) -> int:
         """The multiplications of attention for a pair of tokens: score and weighted sum."""
         return self.num_heads * (self.key_size + self.value_size)
 
     @property
-    def attention_weights(self) -> int:
-        """The weights that multiply each token: query and key, value and output."""
-        return 2 * self.attention_pair * self.d_model
+    def self_attention_pair(self) -> int:
+        return self.attention_pair + KINDS[self.positions].multiplications(self)
+
+    @property
+    def query_weights(self) -> int:
+        """The weights that multiply each token that attends: of queries and outputs."""
+        return self.num_heads * (self.key_size + self.value_size) * self.d_model
+
+    @property
+    def key_weights(self) -> int:
+        """The weights that multiply each token attended to: of keys and values."""
+        return self.key_value_heads * (self.key_size + self.value_size) * self.d_model
+
+    @property
+    def feed_forward_weights(self) -> int:
+        return (2 + (self.feed_forward != "plain")) * self.d_model * self.d_ff
 
 
 class Linear(nnx.Module):
@@ -213,17 +283,29 @@ class Embedding(nnx.Module):
 
 
 class FeedForward(nnx.Module):
-    """Position-wise feed-forward network, Equation 2, with a choice of activation."""
+    """Position-wise feed-forward network, Equation 2, with a choice of activation.
+
+    Gated ones multiply hidden units by gates (Shazeer 2020, arXiv 2002.05202).
+    """
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
-        D, F, dtype = config.d_model, config.d_ff, jnp.dtype(config.dtype)
-        self.hidden = Linear(D, F, use_bias=True, dtype=dtype, rngs=rngs)
-        self.output = Linear(F, D, use_bias=True, dtype=dtype, rngs=rngs)
-        self.activation = config.activation
+        def linear(d_in: int, d_out: int) -> Linear:
+            dtype, use_bias = jnp.dtype(config.dtype), config.feed_forward_bias
+            return Linear(d_in, d_out, use_bias=use_bias, dtype=dtype, rngs=rngs)
+
+        self.hidden = linear(config.d_model, config.d_ff)
+        self.output = linear(config.d_ff, config.d_model)
+        if config.feed_forward != "plain":
+            self.gate = linear(config.d_model, config.d_ff)
+        self.form, self.activation = config.feed_forward, config.activation
         self.dropout_rate = config.activation_dropout
 
     def __call__(self, x_BTD: jax.Array, rngs: DropoutRngs | None = None) -> jax.Array:
-        x_BTF = ACTIVATIONS[self.activation](self.hidden(x_BTD))
+        x_BTF = self.hidden(x_BTD)
+        if self.form == "plain":
+            x_BTF = ACTIVATIONS[self.activation](x_BTF)
+        else:
+            x_BTF *= GATES[self.form](self.gate(x_BTD))
         return self.output(dropout(x_BTF, self.dropout_rate, rngs))
 
 
@@ -234,11 +316,12 @@ class Normalization(nnx.Module):
     rms_norm (Zhang and Sennrich 2019): no mean is subtracted and no bias added.
     """
 
-    def __init__(self, config: LayerConfig):
-        self.scale = nnx.Param(jnp.ones(config.d_model, jnp.float32))
-        if config.normalization == "layer_norm":
-            self.bias = nnx.Param(jnp.zeros(config.d_model, jnp.float32))
-        self.form = config.normalization
+    def __init__(self, config: LayerConfig, size: int | None = None, form: str | None = None):
+        """size, form: if not d_model and the config's."""
+        size, self.form = size or config.d_model, form or config.normalization
+        self.scale = nnx.Param(jnp.ones(size, jnp.float32))
+        if self.form == "layer_norm":
+            self.bias = nnx.Param(jnp.zeros(size, jnp.float32))
         self.epsilon = config.norm_epsilon
         self.dtype = jnp.dtype(config.dtype)
 
@@ -253,27 +336,50 @@ class Normalization(nnx.Module):
         return y_BTD.astype(self.dtype)
 
 
+def last_norm(config: LayerConfig) -> Callable[[jax.Array], jax.Array]:
+    """The normalisation at the end of a stack whose layers do not end with one."""
+    return Normalization(config) if config.norm in ("pre", "sandwich") else _unchanged
+
+
+def _unchanged(x: jax.Array) -> jax.Array:
+    return x
+
+
 class AddAndNorm(nnx.Module):
     """Dropout, residual connection and normalisation around one sublayer.
 
-    Post-LN, the paper's (Sections 3.1 and 5.4): LayerNorm(x + Dropout(Sublayer(x))).
-    Pre-LN: x + Dropout(Sublayer(LayerNorm(x))). Used as
+        post      LayerNorm(x + Dropout(Sublayer(x))), the paper's (Sections 3.1 and 5.4)
+        pre       x + Dropout(Sublayer(LayerNorm(x)))
+        sandwich  x + Dropout(LayerNorm(Sublayer(LayerNorm(x)))) (Ding et al. 2021, CogView)
+        deepnorm  LayerNorm(alpha * x + Dropout(Sublayer(x))); see `LayerConfig.deepnorm`
+        rezero    x + scale * Dropout(Sublayer(x)), where scale is learned and begins at 0
+                  (Bachlechner et al. 2020, who have one for all sublayers of a layer)
+
+    Used as
 
         y = sublayer(add_and_norm.before(x))
         x = add_and_norm.after(x, y, rngs)
     """
 
-    def __init__(self, config: LayerConfig):
-        self.norm = Normalization(config)
-        self.norm_first = config.norm == "pre"
+    def __init__(self, config: LayerConfig, causal: bool = False):
+        """causal: whether the layer is a decoder's."""
+        self.form = config.norm
+        if self.form == "rezero":
+            self.residual_scale = nnx.Param(jnp.zeros((), jnp.float32))
+        else:
+            self.norm = Normalization(config)
+        if self.form == "sandwich":
+            self.norm_of_output = Normalization(config)
+        if self.form == "deepnorm":
+            self.alpha, _ = config.deepnorm(causal)
         self.dropout_rate = config.dropout
         # True if the kernel of fused_norm.py applies.
-        takes = not self.norm_first and config.normalization == "layer_norm"
+        takes = self.form == "post" and config.normalization == "layer_norm"
         self.fused = config.uses("triton_norm") and takes and fused_norm.fits(config.d_model)
 
     @jax.named_scope("add_and_norm")
     def before(self, x_BTD: jax.Array) -> jax.Array:
-        return self.norm(x_BTD) if self.norm_first else x_BTD
+        return self.norm(x_BTD) if self.form in ("pre", "sandwich") else x_BTD
 
     @jax.named_scope("add_and_norm")
     def after(self, x_BTD: jax.Array, y_BTD: jax.Array, rngs: DropoutRngs | None) -> jax.Array:
@@ -283,5 +389,11 @@ class AddAndNorm(nnx.Module):
             scale_D, bias_D = self.norm.scale[...], self.norm.bias[...]
             settings = fused_norm.Settings(self.dropout_rate, self.norm.epsilon)
             return fused_norm.add_and_norm(x_BTD, y_BTD, keys_B, scale_D, bias_D, settings)
+        if self.form == "sandwich":
+            y_BTD = self.norm_of_output(y_BTD)
+        if self.form == "rezero":
+            y_BTD = y_BTD * self.residual_scale[...].astype(y_BTD.dtype)
+        if self.form == "deepnorm":
+            x_BTD = x_BTD * jnp.asarray(self.alpha, x_BTD.dtype)
         x_BTD = x_BTD + dropout(y_BTD, self.dropout_rate, rngs)
-        return x_BTD if self.norm_first else self.norm(x_BTD)
+        return self.norm(x_BTD) if self.form in ("post", "deepnorm") else x_BTD

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,22 @@ def row_keys(rngs: DropoutRngs, num_rows: int) -> jax.Array:
     """A fresh key for each row, [B]."""
     keys = rngs.dropout()
     return keys if keys.ndim else jax.random.split(keys, num_rows)
+
+
+class _DrawnKeys(NamedTuple):
+    """A stand-in for DropoutRngs, with keys drawn earlier, one for each row."""
+
+    keys_B: jax.Array
+
+    def dropout(self) -> jax.Array:
+        return self.keys_B
+
+
+def split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
+    """Separate keys for each block, along a new first axis."""
+    keys_B = row_keys(rngs, num_rows)
+    fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
+    return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
 
 
 @jax.named_scope("dropout")
@@ -123,6 +140,17 @@ def _multiply(spec: str, dtype: jnp.dtype, x: jax.Array, y: jax.Array) -> jax.Ar
     return jax.lax.platform_dependent(
         x, y, cpu=functools.partial(_widened_product, spec), default=product
     )
+
+
+def multiply_heads(spec: str, x_BHTY: jax.Array, y: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """`multiply` of arrays [B, H, T, ...] and [B, G, ...], where H / G heads share one of y.
+
+    Head h of x belongs to head h // (H / G) of y. Both have the letter H in the spec.
+    """
+    B, H, T, Y = x_BHTY.shape
+    G = y.shape[1]
+    product = multiply(spec, x_BHTY.reshape(B, G, H // G * T, Y), y, dtype)
+    return product.reshape(B, H, T, product.shape[3])
 
 
 def as_operand(x: jax.Array, dtype: jnp.dtype) -> jax.Array:

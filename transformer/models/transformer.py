@@ -16,6 +16,7 @@ from transformer.models.blocks import (
     DecoderLayer,
     EncoderLayer,
     maybe_remat,
+    scale_by_beta,
 )
 from transformer.models.cache import (
     attention_to_see,
@@ -32,9 +33,9 @@ from transformer.models.encoder_decoder import (
     segments_or_one,
 )
 from transformer.models.family import Family, Sizes
-from transformer.models.layers import MOST_LAYERS, LayerConfig, Normalization
+from transformer.models.layers import MOST_LAYERS, LayerConfig, last_norm
 from transformer.models.numerics import dropout
-from transformer.models.positions import segment_positions, sinusoidal_encoding
+from transformer.models.positions import of_stack, segment_positions, sinusoidal_encoding
 from transformer.system.errors import UserError, check_choice, check_range
 
 
@@ -44,7 +45,6 @@ class TransformerConfig(LayerConfig):
 
     num_encoder_layers: int
     num_decoder_layers: int
-    positions: str
     max_positions: int
     share_embeddings: str
     scale_embeddings: bool
@@ -56,8 +56,11 @@ class TransformerConfig(LayerConfig):
         check_range(self, "model", "max_positions words_per_position", 1)
         layers = "num_encoder_layers num_decoder_layers"
         check_range(self, "model", layers, 1, MOST_LAYERS + 1)
-        check_choice(self, "model", "positions", ("sinusoidal", "learned"))
         check_choice(self, "model", "share_embeddings", SHARE_EMBEDDINGS)
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        return self.num_encoder_layers, self.num_decoder_layers
 
 
 class Transformer(SharedEmbeddings):
@@ -73,15 +76,15 @@ class Transformer(SharedEmbeddings):
         if config.output_bias:
             self.output_bias_V = nnx.Param(jnp.zeros(sizes.target_vocab, jnp.float32))
 
-        encoder_layers = range(config.num_encoder_layers)
-        decoder_layers = range(config.num_decoder_layers)
-        self.encoder_layers = nnx.List([EncoderLayer(config, rngs) for _ in encoder_layers])
-        self.decoder_layers = nnx.List([DecoderLayer(config, rngs) for _ in decoder_layers])
-        if config.norm == "pre":
-            self.encoder_norm = Normalization(config)
-            self.decoder_norm = Normalization(config)
+        encoder = of_stack(config, False, config.num_encoder_layers, rngs)
+        decoder = of_stack(config, True, config.num_decoder_layers, rngs)
+        self.encoder_layers = nnx.List([EncoderLayer(config, rngs, x) for x in encoder])
+        self.decoder_layers = nnx.List([DecoderLayer(config, rngs, x) for x in decoder])
+        scale_by_beta(config, self.encoder_layers, False)
+        scale_by_beta(config, self.decoder_layers, True)
+        self.encoder_norm, self.decoder_norm = last_norm(config), last_norm(config)
 
-    def position_table(self, length: int) -> jax.Array:
+    def position_table(self, length: int) -> jax.Array | None:
         if self.config.positions == "learned":
             return self.source_positions[...][:length]
         return super().position_table(length)
@@ -99,7 +102,7 @@ class Transformer(SharedEmbeddings):
             run = functools.partial(layer, mask=mask, rngs=rngs, return_weights=return_weights)
             x_BSD, weights_BHSS = maybe_remat(self.config, run)(x_BSD)
             weights.append(weights_BHSS)
-        return (self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD), weights
+        return self.encoder_norm(x_BSD), weights
 
     def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
@@ -124,7 +127,7 @@ class Transformer(SharedEmbeddings):
             y_BTD, (self_weights_BHTT, cross_weights_BHTS) = run(y_BTD, memory_BSD)
             weights.decoder.append(self_weights_BHTT)
             weights.cross.append(cross_weights_BHTS)
-        return Decoded(self._normalize(y_BTD), weights)
+        return Decoded(self.decoder_norm(y_BTD), weights)
 
     def init_cache(self, memory_BSD, src_BS, num_hypotheses, max_length):
         layers = self.decoder_layers
@@ -152,7 +155,7 @@ class Transformer(SharedEmbeddings):
         if "attention" in cache:
             self.check_aligns_words()
             cache["attention"] = attention_to_see(weights)
-        y_N1D = self._normalize(y_BMD).reshape(tokens_N.shape[0], 1, -1)
+        y_N1D = self.decoder_norm(y_BMD).reshape(tokens_N.shape[0], 1, -1)
         return self.logits_of(y_N1D)[:, 0], cache
 
     def _embed_source(self, src_BS, positions_BS, rngs):
@@ -165,22 +168,20 @@ class Transformer(SharedEmbeddings):
 
     def _embed(self, x_BTD, position_table, positions_BT, rngs):
         """Embeddings plus positional encodings, then dropout (Sections 3.4, 3.5, 5.4)."""
-        if position_table is None:
+        encoding_BTD = None
+        if self.config.positions == "sinusoidal":
             if positions_BT.shape[1] == 1:  # a decoding step: all positions are the same
                 encoding_BTD = sinusoidal_encoding(positions_BT[0], self.config.d_model)[None]
             else:  # no position in a row exceeds its length
                 encoding_TD = sinusoidal_encoding(jnp.arange(x_BTD.shape[1]), self.config.d_model)
                 encoding_BTD = encoding_TD[positions_BT]
-        else:
+        elif position_table is not None:
             # Positions past the table share its last row, which training has seen if the table
             # is no longer than training sentences.
             encoding_BTD = position_table[jnp.minimum(positions_BT, len(position_table) - 1)]
-        x_BTD += encoding_BTD.astype(self.dtype)
+        if encoding_BTD is not None:
+            x_BTD += encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)
-
-    def _normalize(self, y_BTD: jax.Array) -> jax.Array:
-        """Applies the last normalisation of pre-LN."""
-        return self.decoder_norm(y_BTD) if self.config.norm == "pre" else y_BTD
 
 
 def build(config: TransformerConfig, sizes: Sizes, rngs: nnx.Rngs) -> Transformer:
@@ -204,20 +205,16 @@ def training_flops(
     Padding, dropout, normalisation and recomputation do not count; attention counts every
     position of its own sentence, causally masked or not.
     """
-    layers = config.num_encoder_layers, config.num_decoder_layers
-    return transformer_flops(config, sizes, source_lengths, target_lengths, *layers)
-
-
-def transformer_flops(c, sizes, source_lengths, target_lengths, encoder_layers, decoder_layers):
-    """`training_flops` of so many layers of the sizes in the config c."""
+    c = config
     s, t = source_lengths / c.words_per_position, target_lengths.astype(np.float64)
-    each, pair, feed_forward = c.attention_weights, c.attention_pair, 2 * c.d_model * c.d_ff
-    encoder = s * (each + feed_forward) + s * s * pair
-    decoder = t * (each + feed_forward) + t * t * pair
+    each = c.query_weights + c.key_weights + c.feed_forward_weights
+    encoder = s * each + s * s * c.self_attention_pair
+    decoder = t * each + t * t * c.self_attention_pair
     # In attention over the memory, queries and outputs come from target tokens, keys and values
     # from source tokens.
-    decoder += (s + t) * each / 2 + s * t * pair
+    decoder += t * c.query_weights + s * c.key_weights + s * t * c.attention_pair
     output = t * c.d_model * sizes.target_vocab
+    encoder_layers, decoder_layers = c.depths
     return 3 * 2 * (encoder_layers * encoder + decoder_layers * decoder + output)
 
 

@@ -84,6 +84,10 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
             f"{model.workdir} has {config.words_per_position} words at each position; the "
             "walk-through follows a model with one"
         )
+    of_2017 = {"positions": ("sinusoidal", "learned"), "norm": ("post", "pre")}
+    of_2017 |= {"feed_forward": ("plain",), "qk_norm": (False,), "logit_soft_cap": (0,)}
+    of_2017["num_key_value_heads"] = 0, config.num_heads
+    config.check_without(of_2017, f"a walk-through, here of {model.workdir},")
     for name, number, most in (
         ("layer", layer, config.num_decoder_layers),
         ("head", head, config.num_heads),
@@ -117,12 +121,11 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
         own = bound.decoder_layers[layer - 1]
         mha = own.self_attention
         normed_BTD = own.self_attention_norm.before(layer_input_BTD)
-        query_BHTK = mha._split_heads(mha.query(normed_BTD))
-        kv = mha.key_values(normed_BTD)
+        query_BHTK, kv = mha.inputs_within(normed_BTD, self_mask)
         scores_BHTT = multiply("BHTK,BHSK->BHTS", query_BHTK, kv.key_BHSK, query_BHTK.dtype)
         heads_BHTU, weights_BHTT = attention(query_BHTK, kv, self_mask, return_weights=True)
         joined_BTX = heads_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
-        attended_BTD, _ = mha(normed_BTD, kv, self_mask)
+        attended_BTD, _, _ = mha.attend_within(normed_BTD, self_mask)
         after_self_BTD = own.self_attention_norm.after(layer_input_BTD, attended_BTD, None)
 
         # 3. Attention to the source, and the feed-forward network.
@@ -141,7 +144,7 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
         for later in bound.decoder_layers[layer:]:
             key_values = later.cross_attention.key_values(memory_BSD)
             y_BTD, _ = later(y_BTD, key_values, self_mask, memory_mask)
-        y_BTD = bound._normalize(y_BTD)
+        y_BTD = bound.decoder_norm(y_BTD)
         logits_BTV = bound.logits_of(y_BTD)
 
         def loss_of(position: jax.Array) -> Any:

@@ -179,16 +179,14 @@ def on_each_device(kernel: Callable, *arrays: jax.Array, with_heads: int = 0) ->
 
     There XLA splits arrays only along tensor, which kernels with a sharding rule of their own do
     not expect. with_heads: the first `with_heads` arrays, and then the result, are [B, T, H, K].
-    Heads are split over tensor, if it divides them. All else goes to each device whole.
+    Heads are split over tensor, if it divides those of each. All else goes to each device whole.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.manual_axes or "tensor" not in mesh.auto_axes:  # a search splits all axes itself
         return kernel(*arrays)
 
-    def spec(x: jax.Array) -> P:
-        return P(None, None, "tensor") if x.shape[2] % mesh.shape["tensor"] == 0 else P()
-
-    heads = [spec(x) for x in arrays[:with_heads]]
+    is_split = all(x.shape[2] % mesh.shape["tensor"] == 0 for x in arrays[:with_heads])
+    heads = [P(None, None, "tensor") if is_split else P()] * with_heads
     others = [P()] * (len(arrays) - with_heads)
     specs = {"in_specs": (*heads, *others), "out_specs": heads[0] if heads else P()}
     return jax.shard_map(kernel, axis_names={"tensor"}, check_vma=False, **specs)(*arrays)

@@ -22,6 +22,7 @@ from transformer.models.blocks import (
     VOCABULARY,
     EncoderLayer,
     maybe_remat,
+    scale_by_beta,
 )
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
@@ -32,10 +33,11 @@ from transformer.models.layers import (
     LayerConfig,
     Linear,
     Normalization,
+    last_norm,
 )
 from transformer.models.loss import Loss, OutputLayer, cross_entropy, output_loss
 from transformer.models.numerics import DropoutRngs, at_least_float32, dropout
-from transformer.models.positions import segment_positions
+from transformer.models.positions import KINDS, of_stack, segment_positions
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
 # Heads after the encoder. pre_training: masked_lm, and a pooler with the next-sentence head.
@@ -53,12 +55,19 @@ class BertConfig(LayerConfig):
     max_positions: int
     num_token_types: int
     head: str = setting(architecture=False)
+    positions: str = setting(default="learned")  # earlier commits lack it
+
+    position_kinds = tuple(kind for kind in KINDS if kind != "sinusoidal")
 
     def __post_init__(self):
         super().__post_init__()
         check_range(self, "model", "max_positions num_token_types", 1)
         check_range(self, "model", "num_layers", 1, MOST_LAYERS + 1)
         check_choice(self, "model", "head", HEADS)
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        return self.num_layers, 0
 
 
 class MaskedLMHead(nnx.Module):
@@ -89,13 +98,13 @@ class Bert(nnx.Module):
         self.embedding = Embedding(
             sizes.source_vocab, d_model, scale=1.0, dtype=self.dtype, rngs=rngs
         )
-        self.positions = nnx.Param(jnp.zeros((config.max_positions, d_model), jnp.float32))
+        if config.positions == "learned":
+            self.positions = nnx.Param(jnp.zeros((config.max_positions, d_model), jnp.float32))
         self.token_types = nnx.Param(jnp.zeros((config.num_token_types, d_model), jnp.float32))
         self.embedding_norm = Normalization(config)
-        layers = range(config.num_layers)
-        self.encoder_layers = nnx.List([EncoderLayer(config, rngs) for _ in layers])
-        if config.norm == "pre":
-            self.encoder_norm = Normalization(config)
+        positions = of_stack(config, False, config.num_layers, rngs)
+        self.encoder_layers = nnx.List([EncoderLayer(config, rngs, x) for x in positions])
+        self.encoder_norm = last_norm(config)
         if config.head != "masked_lm":
             self.pooler = linear(d_model)
         if config.head in ("masked_lm", "pre_training"):
@@ -105,10 +114,11 @@ class Bert(nnx.Module):
         if config.head == "classification":
             self.classifier = linear(sizes.target_vocab)
         _initialize(self, rngs)
+        scale_by_beta(config, self.encoder_layers, False)
 
-    def position_table(self, length: int) -> jax.Array:
+    def position_table(self, length: int) -> jax.Array | None:
         """The vectors [P, D] of the first positions."""
-        return self.positions[...][:length]
+        return self.positions[...][:length] if self.config.positions == "learned" else None
 
     def encode(
         self,
@@ -125,9 +135,10 @@ class Bert(nnx.Module):
         return_weights: if False, the weights, [B, H, S, S], are None.
         """
         segments_BS = segments_or_one(tokens_BS, segments_BS)
-        places_BS = segment_positions(segments_BS)
         x_BSD = self.embedding.embed(tokens_BS)
-        x_BSD += self.positions[...][places_BS].astype(self.dtype)
+        if self.config.positions == "learned":
+            places_BS = segment_positions(segments_BS)
+            x_BSD += self.positions[...][places_BS].astype(self.dtype)
         x_BSD += self.token_types[...][types_BS].astype(self.dtype)
         x_BSD = dropout(self.embedding_norm(x_BSD), self.config.dropout, rngs)
         mask = Mask(segments_BS, segments_BS)
@@ -136,7 +147,7 @@ class Bert(nnx.Module):
             run = functools.partial(layer, mask=mask, rngs=rngs, return_weights=return_weights)
             x_BSD, weights_BHSS = maybe_remat(self.config, run)(x_BSD)
             weights.append(weights_BHSS)
-        return (self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD), weights
+        return self.encoder_norm(x_BSD), weights
 
     def pool(self, x_BSD: jax.Array, firsts_BC: jax.Array) -> jax.Array:
         """The pooled vector of each sequence, [B, C, D]: of its first token, [CLS]."""
@@ -218,7 +229,7 @@ def _initialize(module: nnx.Module, rngs: nnx.Rngs) -> None:
 def build(config: BertConfig, sizes: Sizes, rngs: nnx.Rngs) -> Bert:
     """The module; raises UserError where the config does not fit the data."""
     longest = sizes.max_source_length
-    if longest > config.max_positions:
+    if config.positions == "learned" and longest > config.max_positions:
         raise UserError(
             f"data.max_length is {longest}, but model.max_positions is {config.max_positions}; "
             "lower data.max_length, or train a model with more positions"
@@ -235,7 +246,8 @@ def training_flops(
     """
     c = config
     s, p = lengths.astype(np.float64), predictions.astype(np.float64)
-    layer = s * (c.attention_weights + 2 * c.d_model * c.d_ff) + s * s * c.attention_pair
+    each = c.query_weights + c.key_weights + c.feed_forward_weights
+    layer = s * each + s * s * c.self_attention_pair
     heads = 0.0 if c.head == "masked_lm" else c.d_model**2
     if c.head in ("masked_lm", "pre_training"):
         heads = heads + p * (c.d_model**2 + c.d_model * sizes.source_vocab)

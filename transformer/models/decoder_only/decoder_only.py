@@ -16,22 +16,28 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS, PAD
-from transformer.models.blocks import D_FF, D_MODEL, HEADS, maybe_remat
+from transformer.models.blocks import D_FF, D_MODEL, HEADS, maybe_remat, scale_by_beta
 from transformer.models.cache import (
     CachedKeyValues,
+    DecodingStep,
     decoding_step,
     empty_key_values,
     first_ancestors,
 )
 from transformer.models.decoder_only.decoder_only_config import DecoderOnlyConfig
 from transformer.models.decoder_only.experts import Experts
-from transformer.models.decoder_only.long_attention import KINDS, Now, Rows
+from transformer.models.decoder_only.long_attention import KINDS, Rows
 from transformer.models.encoder_decoder import Decoded, OwnOutput, segments_or_one
 from transformer.models.family import Family, Sizes
-from transformer.models.layers import AddAndNorm, FeedForward, Normalization
+from transformer.models.layers import AddAndNorm, FeedForward, last_norm
 from transformer.models.loss import Loss, output_loss
 from transformer.models.numerics import DropoutRngs, dropout
-from transformer.models.positions import segment_positions, sinusoidal_encoding
+from transformer.models.positions import (
+    Positions,
+    of_stack,
+    segment_positions,
+    sinusoidal_encoding,
+)
 from transformer.models.transformer import FAMILY as TRANSFORMER
 from transformer.system.errors import UserError
 
@@ -39,15 +45,17 @@ from transformer.system.errors import UserError
 class Layer(nnx.Module):
     """Causal self-attention and feed-forward network, each in add & norm."""
 
-    def __init__(self, config: DecoderOnlyConfig, number: int, rngs: nnx.Rngs):
+    def __init__(
+        self, config: DecoderOnlyConfig, number: int, rngs: nnx.Rngs, positions: Positions
+    ):
         """number: the layer's number, from 1."""
-        self.self_attention = KINDS[config.layers[number - 1]](config, rngs)
-        self.self_attention_norm = AddAndNorm(config)
+        self.self_attention = KINDS[config.layers[number - 1]](config, rngs, positions)
+        self.self_attention_norm = AddAndNorm(config, True)
         if number == config.expert_layer:
             self.feed_forward = Experts(config, rngs)
         else:
             self.feed_forward = FeedForward(config, rngs)
-        self.feed_forward_norm = AddAndNorm(config)
+        self.feed_forward_norm = AddAndNorm(config, True)
 
     def forward(
         self, x_BXD: jax.Array, rows: Rows, rngs: DropoutRngs | None, return_weights: bool = False
@@ -66,11 +74,11 @@ class Layer(nnx.Module):
         return self.feed_forward_norm.after(x_BXD, y_BXD, rngs), memory, balance_B, weights_BHXX
 
     def decode(
-        self, x_BMD: jax.Array, memory: Any, earlier: CachedKeyValues, state: Any, now: Now
+        self, x_BMD: jax.Array, memory: Any, earlier: CachedKeyValues, state: Any, at: DecodingStep
     ) -> tuple[jax.Array, CachedKeyValues, Any]:
         """The newest token of each hypothesis."""
         y_BMD = self.self_attention_norm.before(x_BMD)
-        y_BMD, earlier, state = self.self_attention.decode(y_BMD, memory, earlier, state, now)
+        y_BMD, earlier, state = self.self_attention.decode(y_BMD, memory, earlier, state, at)
         x_BMD = self.self_attention_norm.after(x_BMD, y_BMD, None)
         y_BMD = self.feed_forward(self.feed_forward_norm.before(x_BMD), None)
         return self.feed_forward_norm.after(x_BMD, y_BMD, None), earlier, state
@@ -87,10 +95,10 @@ class DecoderOnly(OwnOutput):
         self.target_embedding = self._embedding(sizes.target_vocab, rngs)
         if config.share_embeddings == "none":
             self.output_embedding = self._embedding(sizes.target_vocab, rngs)
-        numbers = range(1, len(config.layers) + 1)
-        self.layers = nnx.List([Layer(config, number, rngs) for number in numbers])
-        if config.norm == "pre":
-            self.decoder_norm = Normalization(config)
+        positions = of_stack(config, True, len(config.layers), rngs)
+        self.layers = nnx.List([Layer(config, i + 1, rngs, x) for i, x in enumerate(positions)])
+        scale_by_beta(config, self.layers, True)
+        self.decoder_norm = last_norm(config)
 
     def attention_maps(self, weights: list[jax.Array]) -> dict[str, list[jax.Array]]:
         return {"decoder": weights}
@@ -148,10 +156,10 @@ class DecoderOnly(OwnOutput):
 
     def _forward(self, tokens_BX, segments_BX, rngs, return_weights=False):
         """The stack on whole rows: its output, the layers' memories, the balance, the weights."""
-        rows = Rows(segments_BX, segment_positions(segments_BX))
-        length, d_model = tokens_BX.shape[1], self.config.d_model
-        encoding_XD = sinusoidal_encoding(jnp.arange(length), d_model).astype(self.dtype)
-        x_BXD = self.target_embedding.embed(tokens_BX) + encoding_XD[rows.positions_BX]
+        rows, X = Rows(segments_BX, segment_positions(segments_BX)), tokens_BX.shape[1]
+        x_BXD, encoding_XD = self.target_embedding.embed(tokens_BX), self.position_table(X)
+        if encoding_XD is not None:
+            x_BXD += encoding_XD.astype(self.dtype)[rows.positions_BX]
         x_BXD = dropout(x_BXD, self.config.dropout, rngs)
         memories, weights, balance_B = [], [], None
         for layer in self.layers:
@@ -163,7 +171,7 @@ class DecoderOnly(OwnOutput):
             memories.append(memory)
             weights.append(weights_BHXX)
             balance_B = balance_B if found_B is None else found_B
-        return self._normalize(x_BXD), memories, balance_B, weights
+        return self.decoder_norm(x_BXD), memories, balance_B, weights
 
     def encode(self, src_BS: jax.Array) -> list[Any]:
         """Prefill: reads the source in one pass. Returns the memory of each layer."""
@@ -173,8 +181,8 @@ class DecoderOnly(OwnOutput):
     def init_cache(self, memory, src_BS, num_hypotheses, max_length):
         c, B = self.config, src_BS.shape[0]
         no_key_values = CachedKeyValues(
-            jnp.zeros((B, c.num_heads, c.key_size, 0), self.dtype),
-            jnp.zeros((B, c.num_heads, 0, c.value_size), self.dtype),
+            jnp.zeros((B, c.key_value_heads, c.key_size, 0), self.dtype),
+            jnp.zeros((B, c.key_value_heads, 0, c.value_size), self.dtype),
         )
         pairs = list(zip(self.layers, memory, strict=True))
         states = [layer.self_attention.start(own, num_hypotheses) for layer, own in pairs]
@@ -197,25 +205,22 @@ class DecoderOnly(OwnOutput):
         step, sentence = cache["step"], cache["sentence"]
         ancestors_NL, states = cache["hypothesis"]
         at = decoding_step(step, ancestors_NL, sentence["segments"], cache["key_values"][0])
-        length_B = jnp.sum(sentence["segments"], axis=1)
-        now = Now(step, length_B, at.memory_mask_B1S, at.mask_BMX)
+        at = at._replace(before_B=jnp.sum(sentence["segments"], axis=1))
 
         x_BMD = self.target_embedding.embed(tokens_N.reshape(sentence["segments"].shape[0], -1))
-        encoding_BD = sinusoidal_encoding(length_B + step, self.config.d_model)
-        x_BMD += encoding_BD.astype(self.dtype)[:, None]
+        if self.config.positions == "sinusoidal":
+            encoding_BD = sinusoidal_encoding(at.positions_BT[:, 0], self.config.d_model)
+            x_BMD += encoding_BD.astype(self.dtype)[:, None]
         key_values, followers = [], []
         layers = zip(self.layers, sentence["memory"], cache["key_values"], states, strict=True)
         for layer, memory, earlier, state in layers:
-            x_BMD, earlier, state = layer.decode(x_BMD, memory, earlier, state, now)
+            x_BMD, earlier, state = layer.decode(x_BMD, memory, earlier, state, at)
             key_values.append(earlier)
             followers.append(state)
         hypothesis = at.ancestors_NL, followers
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis, "key_values": key_values}
-        y_N1D = self._normalize(x_BMD).reshape(tokens_N.shape[0], 1, -1)
+        y_N1D = self.decoder_norm(x_BMD).reshape(tokens_N.shape[0], 1, -1)
         return self.logits_of(y_N1D)[:, 0], cache
-
-    def _normalize(self, x_BXD: jax.Array) -> jax.Array:
-        return self.decoder_norm(x_BXD) if self.config.norm == "pre" else x_BXD
 
 
 def one_sequence(
@@ -266,18 +271,18 @@ def training_flops(
     c = config
     t = target_lengths.astype(np.float64)
     x = source_lengths - 1 + t  # without the source's EOS
-    own_token, pair = c.attention_weights, c.attention_pair
+    own_token, pair = c.query_weights + c.key_weights, c.attention_pair
     seen = (1 + (c.local_attention == "tensor2tensor")) * c.block_length
     convolution = c.num_heads**2 * (c.key_size**2 + c.value_size**2)
     if c.compressed_attention == "tensor2tensor":
-        convolution = c.d_model**2 + own_token / 2 / c.compression
+        convolution = c.d_model**2 + c.key_weights / c.compression
     by_kind = {
-        "F": x * x * pair,
+        "F": x * x * c.self_attention_pair,
         "L": x * np.minimum(x, seen) * pair,
         "M": x * (x / c.compression) * pair + x * convolution,
     }
     total = sum(x * own_token + by_kind[kind] for kind in c.layers)
-    total += x * 2 * c.d_model * c.d_ff * (len(c.layers) - bool(c.expert_layer))
+    total += x * c.feed_forward_weights * (len(c.layers) - bool(c.expert_layer))
     if c.expert_layer:
         total += x * c.d_model * (c.num_experts + 2 * c.experts_per_token * c.expert_d_ff)
     predicted = x if c.loss_over == "all" else t

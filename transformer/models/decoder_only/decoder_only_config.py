@@ -3,6 +3,7 @@
 import dataclasses
 
 from transformer.models.layers import MOST_LAYERS, LayerConfig
+from transformer.models.positions import KINDS
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
 LETTERS = "FLM"  # of layers: see long_attention.py
@@ -27,6 +28,8 @@ class DecoderOnlyConfig(LayerConfig):
     expert_d_ff: int
     balance_weight: float = setting(architecture=False)
 
+    position_kinds = tuple(kind for kind in KINDS if kind != "learned")
+
     def __post_init__(self):
         super().__post_init__()
         if not self.layers or set(self.layers) - set(LETTERS):
@@ -48,3 +51,14 @@ class DecoderOnlyConfig(LayerConfig):
         check_range(self, "model", "num_experts expert_d_ff", 1)
         check_range(self, "model", "experts_per_token", 1, self.num_experts + 1)
         check_range(self, "model", "balance_weight", 0)
+        of_2017 = {"positions": ("sinusoidal", "none"), "logit_soft_cap": (0,)}
+        of_2017["num_key_value_heads"] = 0, self.num_heads
+        if not set(self.layers) <= {"F"}:
+            self.check_without(of_2017, f"layers L and M of model.layers={self.layers}")
+        if self.expert_layer:
+            plain = {"feed_forward": ("plain",), "feed_forward_bias": (True,)}
+            self.check_without(plain, f"the experts of model.expert_layer={self.expert_layer}")
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        return 0, len(self.layers)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from transformer.models.attention import (
     KeyValues,
@@ -27,12 +26,11 @@ from transformer.models.attention import (
     as_cached,
     attention,
     dot_product_attention,
-    split_rngs,
+    join_heads,
 )
-from transformer.models.cache import CachedKeyValues, write_key_values
-from transformer.models.decoder_only.decoder_only_config import DecoderOnlyConfig
+from transformer.models.cache import CachedKeyValues, DecodingStep, write_key_values
 from transformer.models.layers import Linear
-from transformer.models.numerics import DropoutRngs, join, split
+from transformer.models.numerics import DropoutRngs, join, split, split_rngs
 
 
 class Rows(NamedTuple):
@@ -40,21 +38,6 @@ class Rows(NamedTuple):
 
     segments_BX: jax.Array  # 1, 2, ... in order; 0 is padding, at the end
     positions_BX: jax.Array
-
-
-class Now(NamedTuple):
-    """The inputs of a decoding step that are the same for all layers."""
-
-    step: jax.Array
-    length_B: jax.Array  # of the source; a hypothesis' tokens follow it
-    source_mask_B1S: jax.Array
-    own_mask_BMX: jax.Array  # the slots of a hypothesis' own tokens, up to the newest
-
-    @property
-    def own_positions_BX(self) -> jax.Array:
-        """Positions, in the whole sequence, of the tokens in these slots."""
-        M, X = self.own_mask_BMX.shape[1:]
-        return self.length_B[:, None] + jnp.arange(X)[None] // M
 
 
 class FullAttention(MultiHeadAttention):
@@ -77,10 +60,9 @@ class FullAttention(MultiHeadAttention):
         With `return_weights` also the weights between tokens, [B, H, X, X]; a compressed block's
         weight is shared evenly among its tokens.
         """
-        key_values = self.key_values(x_BXD)
         mask = Mask(rows.segments_BX, rows.segments_BX, jnp.arange(x_BXD.shape[1]))
-        y_BXD, weights_BHXX = self(x_BXD, key_values, mask, rngs, return_weights)
-        return y_BXD, as_cached(key_values), weights_BHXX
+        y_BXD, weights_BHXX, memory = self.attend_within(x_BXD, mask, rngs, return_weights)
+        return y_BXD, as_cached(memory), weights_BHXX
 
     def start(self, memory: Any, M: int) -> Any:
         """The state of M hypotheses of each sentence before their first token."""
@@ -88,27 +70,25 @@ class FullAttention(MultiHeadAttention):
         return ()
 
     def decode(
-        self, x_BMD: jax.Array, memory: Any, earlier: CachedKeyValues, state: Any, now: Now
+        self, x_BMD: jax.Array, memory: Any, earlier: CachedKeyValues, state: Any, at: DecodingStep
     ) -> tuple[jax.Array, CachedKeyValues, Any]:
         """Attends from the newest tokens. Returns [B, M, D], and the next `earlier` and `state`."""
-        earlier = write_key_values(earlier, self.cached_key_values(x_BMD), now.step)
-        parts = [(memory, now.source_mask_B1S), (earlier, now.own_mask_BMX)]
-        return self.step(x_BMD, parts)[0], earlier, state
+        return *self.step_within(x_BMD, earlier, at, memory), state
 
 
 class LocalAttention(FullAttention):
     """Attention inside blocks, as in the paper; in Tensor2Tensor also to the whole block before."""
 
-    def __init__(self, config: DecoderOnlyConfig, rngs: nnx.Rngs):
-        super().__init__(config, rngs)
+    def __init__(self, config, rngs, positions=None):
+        super().__init__(config, rngs, positions)
         self.block_length = config.block_length
         self.blocks_before = int(config.local_attention == "tensor2tensor")
 
     def forward(self, x_BXD, rows, rngs, return_weights=False):
         key_values = self.key_values(x_BXD)
-        query_BHXK = self._split_heads(self.query(x_BXD))
+        query_BHXK = self.queries(x_BXD)
         y_BHXU, weights_BHXX = self._in_blocks(query_BHXK, key_values, rows, rngs, return_weights)
-        y_BXD = self.output(y_BHXU.swapaxes(1, 2).reshape(*x_BXD.shape[:2], -1))
+        y_BXD = self.output(join_heads(y_BHXU))
         # Later tokens see no more than the end of the source.
         X = rows.segments_BX.shape[1]
         length_B = jnp.sum(rows.segments_BX > 0, axis=1)
@@ -118,13 +98,12 @@ class LocalAttention(FullAttention):
         last = jax.tree.map(lambda x: jnp.take_along_axis(x, at_B1X1, axis=2), key_values)
         return y_BXD, (as_cached(last), positions_BX), weights_BHXX
 
-    def decode(self, x_BMD, memory, earlier, state, now):
-        earlier = write_key_values(earlier, self.cached_key_values(x_BMD), now.step)
+    def decode(self, x_BMD, memory, earlier, state, at):
+        earlier = write_key_values(earlier, self.cached_key_values(x_BMD), at.step)
         source, positions_BX = memory
-        position_B1 = (now.length_B + now.step)[:, None]
-        is_near_BX = (positions_BX >= 0) & self._is_near(position_B1, positions_BX)
-        own_BX = self._is_near(position_B1, now.own_positions_BX)
-        parts = [(source, is_near_BX[:, None]), (earlier, now.own_mask_BMX & own_BX[:, None])]
+        is_near_BX = (positions_BX >= 0) & self._is_near(at.positions_BT, positions_BX)
+        own_BX = self._is_near(at.positions_BT, at.own_positions_BX)
+        parts = [(source, is_near_BX[:, None]), (earlier, at.mask_BMX & own_BX[:, None])]
         return self.step(x_BMD, parts)[0], earlier, state
 
     def _is_near(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
@@ -202,8 +181,8 @@ class CompressedAttention(FullAttention):
     The paper convolves keys and values; Tensor2Tensor convolves what they are projected from.
     """
 
-    def __init__(self, config: DecoderOnlyConfig, rngs: nnx.Rngs):
-        super().__init__(config, rngs)
+    def __init__(self, config, rngs, positions=None):
+        super().__init__(config, rngs, positions)
         self.width = config.compression
         self.form = config.compressed_attention
         self.key_channels = config.num_heads * config.key_size
@@ -234,21 +213,15 @@ class CompressedAttention(FullAttention):
 
         # 2. The first token of each token's sequence.
         first_BX1 = jnp.maximum(jnp.arange(X)[None] - rows.positions_BX, 0)[..., None]
-        own = KeyValues(
-            *(
-                self._split_heads(jnp.take_along_axis(x_BXC, first_BX1, axis=1))
-                for x_BXC in (key_BXC, value_BXC)
-            )
-        )
+        first = (jnp.take_along_axis(x_BXC, first_BX1, axis=1) for x_BXC in (key_BXC, value_BXC))
+        own = self.of_projections(*first)
 
         # 3. A block is seen from the token after it on.
         segments_BE = jnp.take_along_axis(rows.segments_BX, ends_BE, axis=1) * is_block_BE
         mask = Mask(rows.segments_BX, segments_BE, jnp.arange(X), ends_BE + 1)
-        query_BHXK = self._split_heads(self.query(x_BXD))
-        y_BHXU, weights_BHXE = attention(
-            *(query_BHXK, compressed, mask, self.dropout_rate, rngs, return_weights), own=own
-        )
-        y_BXD = self.output(y_BHXU.swapaxes(1, 2).reshape(B, X, -1))
+        inputs = self.queries(x_BXD), compressed, mask, self.dropout_rate, rngs, return_weights
+        y_BHXU, weights_BHXE = attention(*inputs, own=own)
+        y_BXD = self.output(join_heads(y_BHXU))
 
         # 4. The tokens left over wait for those that come.
         length_B1 = jnp.sum(is_real_BX, axis=1, keepdims=True)
@@ -267,7 +240,7 @@ class CompressedAttention(FullAttention):
     def start(self, memory, M):
         return jax.tree.map(lambda x: jnp.repeat(x, M, axis=0), memory[2])
 
-    def decode(self, x_BMD, memory, earlier, state, now):
+    def decode(self, x_BMD, memory, earlier, state, at):
         B, M, _ = x_BMD.shape
         source, is_block_BE, _ = memory
         # 1. The block that ends here, if one does; otherwise nobody will see this slot.
@@ -275,22 +248,22 @@ class CompressedAttention(FullAttention):
         inputs_N1C = inputs_BMC.reshape(B * M, 1, -1)
         last_NxC = jnp.concatenate([state.pending_NxC, inputs_N1C], axis=1)
         block = as_cached(self._compress(last_NxC.reshape(B, M, -1)))
-        earlier = write_key_values(earlier, block, now.step)
-        ends_BX = now.own_positions_BX
+        earlier = write_key_values(earlier, block, at.step)
+        ends_BX = at.own_positions_BX
         is_seen_BX = ends_BX % self.width == self.width - 1
-        is_seen_BX &= ends_BX < (now.length_B + now.step)[:, None]
+        is_seen_BX &= ends_BX < at.positions_BT
 
         # 2. The first token, which may be this one.
         newest_NC = jnp.concatenate([key_BMC, value_BMC], axis=-1).reshape(B * M, -1)
-        is_first_N1 = jnp.repeat(now.length_B + now.step == 0, M)[:, None]
+        is_first_N1 = jnp.repeat(at.positions_BT == 0, M)[:, None]
         first_NC = jnp.where(is_first_N1, newest_NC, state.first_NX)
         first_BMC = first_NC.reshape(B, M, -1)
         key_BMC, value_BMC = jnp.split(first_BMC, [self.key_channels], axis=-1)
-        first = as_cached(KeyValues(self._split_heads(key_BMC), self._split_heads(value_BMC)))
+        first = as_cached(self.of_projections(key_BMC, value_BMC))
 
         parts = [
             (source, is_block_BE[:, None]),
-            (earlier, now.own_mask_BMX & is_seen_BX[:, None]),
+            (earlier, at.mask_BMX & is_seen_BX[:, None]),
             (first, jnp.eye(M, dtype=bool)[None]),
         ]
         return self.step(x_BMD, parts)[0], earlier, CompressedState(last_NxC[:, 1:], first_NC)
@@ -313,7 +286,7 @@ class CompressedAttention(FullAttention):
         else:
             x_BED = self.compress(blocks_BEC)
             key_BEC, value_BEC = self.key(x_BED), self.value(x_BED)
-        return KeyValues(self._split_heads(key_BEC), self._split_heads(value_BEC))
+        return self.of_projections(key_BEC, value_BEC)
 
 
 KINDS = {"F": FullAttention, "L": LocalAttention, "M": CompressedAttention}

@@ -36,7 +36,7 @@ from transformer.models.positions import (
     split_segments,
 )
 from transformer.models.transformer import FAMILY as TRANSFORMER
-from transformer.models.transformer import transformer_flops
+from transformer.models.transformer import training_flops as transformer_flops
 from transformer.models.universal.halting import Halting
 from transformer.models.universal.separable import SeparableTransition
 from transformer.models.universal.universal_steps import Recurrence, UniversalConfig
@@ -172,6 +172,8 @@ class Universal(SharedEmbeddings):
         encoding_1X = sinusoidal_encoding(first, self.config.channels_of_a_count)
         times = self.config.d_model // self.config.channels_of_a_count
         positions_11D = jnp.tile(encoding_1X, times)[None].astype(self.dtype)
+        if self.config.positions != "sinusoidal":
+            positions_11D = jnp.zeros_like(positions_11D)
         carry = self.decoder.begin(self.target_embedding.embed(tokens_N.reshape(B, -1)))
         extended = []
         for number, key_values in enumerate(cache["key_values"]):
@@ -220,6 +222,8 @@ class Universal(SharedEmbeddings):
         source (`src_BT`), where it counts as `count_from` says.
         """
         c = self.config
+        if c.positions != "sinusoidal":
+            return jnp.zeros((1, 1, c.d_model), self.dtype)
         counts = [segment_positions(segments_BT)] * (c.d_model // c.channels_of_a_count)
         if c.count_from == "both_ends" and src_BT is not None:
             # The last, EOS, is -1. The length of a target is not known in advance.
@@ -257,16 +261,14 @@ def training_flops(
 ) -> np.ndarray:
     """FLOPs of all steps, counted as for the Transformer; halted positions are computed, too."""
     c = config
-    flops = transformer_flops(
-        c, sizes, source_lengths, target_lengths, c.encoder_steps, c.decoder_steps
-    )
+    flops = transformer_flops(c, sizes, source_lengths, target_lengths)
     s, t = source_lengths / c.words_per_position, target_lengths
     more = c.d_model * (c.halting != "none")
     if c.transition == "separable_convolution":
         more += SeparableTransition.taps(c)
     more *= s * c.encoder_steps + t * c.decoder_steps
     # The memory's keys and values are computed once.
-    return flops + 3 * 2 * (more - s * (c.decoder_steps - 1) * c.attention_weights / 2)
+    return flops + 3 * 2 * (more - s * (c.decoder_steps - 1) * c.key_weights)
 
 
 FAMILY = Family(

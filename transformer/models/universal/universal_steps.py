@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.blocks import DecoderLayer, EncoderLayer, maybe_remat
+from transformer.models.blocks import DecoderLayer, EncoderLayer, maybe_remat, scale_by_beta
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
-from transformer.models.layers import MOST_LAYERS, LayerConfig, Normalization
+from transformer.models.layers import MOST_LAYERS, LayerConfig, last_norm
 from transformer.models.numerics import (
     DropoutRngs,
     StepRngs,
@@ -18,7 +18,7 @@ from transformer.models.numerics import (
     multiply,
     row_keys,
 )
-from transformer.models.positions import sinusoidal_encoding
+from transformer.models.positions import KINDS, of_stack, sinusoidal_encoding
 from transformer.models.universal.halting import OUTPUTS, Halting, begin, halt
 from transformer.models.universal.separable import SeparableTransition
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -47,6 +47,8 @@ class UniversalConfig(LayerConfig):
     share_embeddings: str
     scale_embeddings: bool
     words_per_position: int = 1  # same
+
+    position_kinds = tuple(kind for kind in KINDS if kind != "learned")
 
     def __post_init__(self):
         super().__post_init__()
@@ -82,6 +84,17 @@ class UniversalConfig(LayerConfig):
                     f"does not use it; leave it at {value!r}, or set model.halting to paper"
                 )
 
+        if self.positions != "sinusoidal":
+            counts = {"count_from": ("start",), "random_start": (0,), "random_stride": (1,)}
+            self.check_without(counts, f"model.positions={self.positions}")
+        if self.transition != "feed_forward":
+            plain = {"feed_forward": ("plain",), "feed_forward_bias": (True,)}
+            self.check_without(plain, f"model.transition={self.transition}")
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        return self.encoder_steps, self.decoder_steps
+
     @property
     def channels_of_a_count(self) -> int:
         """The number of channels for each count in a position's coordinates."""
@@ -109,7 +122,9 @@ class Recurrence(nnx.Module):
         if c.transition == "separable_convolution":
             transition = SeparableTransition(config, causal, rngs)
         layer = DecoderLayer if causal else EncoderLayer
-        self.layer = layer(config, rngs, transition)
+        (positions,) = of_stack(config, causal, 1, rngs)
+        self.layer = layer(config, rngs, positions, transition)
+        scale_by_beta(config, [self.layer], causal)
         if c.step_signal == "learned":
             normal = nnx.initializers.normal(stddev=1.0)
             self.signal_ND = nnx.Param(normal(rngs.params(), (num_steps, c.d_model), jnp.float32))
@@ -118,8 +133,7 @@ class Recurrence(nnx.Module):
             self.halting_D1 = nnx.Param(normal(rngs.params(), (c.d_model, 1), jnp.float32))
             # p = 0.73 at first: most positions halt at the second step. Tensor2Tensor's value.
             self.halting_bias = nnx.Param(jnp.ones((), jnp.float32))
-        if c.norm == "pre":
-            self.norm = Normalization(config)
+        self.norm = last_norm(config)
         self.num_steps = num_steps
         self.dtype = jnp.dtype(c.dtype)
 
@@ -164,7 +178,7 @@ class Recurrence(nnx.Module):
     def finish(self, carry: Carry) -> jax.Array:
         """The output, [B, T, D]."""
         y_BTD = carry.state_BTD if carry.output_BTD is None else carry.output_BTD
-        return self.norm(y_BTD) if self.config.norm == "pre" else y_BTD.astype(self.dtype)
+        return self.norm(y_BTD).astype(self.dtype)
 
     def __call__(
         self,

@@ -1,8 +1,7 @@
-"""Positions and their encodings (Section 3.5)."""
+"""Positions of tokens within their sentences."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 
 def segment_positions(segments_BT: jax.Array) -> jax.Array:
@@ -40,16 +39,3 @@ def split_segments(segments_BT: jax.Array, tokens_BT: jax.Array, separator: int)
     after_BT = jnp.pad(tokens_BT == separator, ((0, 0), (1, 0)))[:, :-1]
     count_BT = jnp.cumsum(after_BT, axis=1, dtype=jnp.int32)
     return jnp.where(segments_BT > 0, segments_BT + count_BT, 0)
-
-
-def sinusoidal_encoding(positions_T: jax.Array, d_model: int) -> jax.Array:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same.
-
-    Sine and cosine alternate along the channels, as the paper writes it (Tensor2Tensor
-    concatenates two halves and spaces the frequencies differently). Returns [T, D].
-    """
-    even = np.arange(0, d_model, 2)
-    frequency = jnp.asarray(10000.0 ** (-even / d_model))
-    angle_TX = positions_T[:, None] * frequency[None, :]
-    encoding_TD = jnp.stack([jnp.sin(angle_TX), jnp.cos(angle_TX)], axis=-1)
-    return encoding_TD.reshape(encoding_TD.shape[0], -1)[:, :d_model]
