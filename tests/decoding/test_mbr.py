@@ -1,8 +1,7 @@
 import pytest
 from sacrebleu import sentence_chrf
 
-from transformer.commands.rerank import chosen
-from transformer.decoding.mbr import by_utility
+from transformer.decoding.mbr import by_utility, chosen
 from transformer.system.errors import UserError
 
 CANDIDATES = ["a dog barks", "the cat sat", "the cat sits", "the cat sat", "that cat sat down"]

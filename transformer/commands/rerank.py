@@ -11,7 +11,6 @@ counts. The highest one wins.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -28,6 +27,7 @@ OUTPUT = DEFINE_path("output", None, "The file to write; standard output if none
 
 def main() -> None:
     from transformer.data.test_sets import lines_of
+    from transformer.decoding.mbr import chosen
     from transformer.system.files import check_can_write, write_atomically
 
     if CANDIDATES.value is None or NBEST.value is None:
@@ -41,39 +41,3 @@ def main() -> None:
         write_atomically(Path(OUTPUT.value).expanduser(), text)
     else:
         sys.stdout.write(text)
-
-
-def chosen(lines: Sequence[str], nbest: int, rows: Sequence[str] | None) -> list[str]:
-    """One of each `nbest` candidates. rows: the lines of --scores."""
-    from transformer.data.text_files import check_lines
-    from transformer.decoding.mbr import by_utility
-
-    if len(lines) % nbest:
-        raise UserError(
-            f"--candidates has {len(lines)} lines, which is no multiple of --nbest={nbest}; give "
-            "the --nbest that it was written with, and a file of --format=text"
-        )
-    if rows is not None:
-        check_lines({"--candidates": len(lines), "--scores": len(rows)})
-        scores = [_mean(row, f"--scores, line {number}") for number, row in enumerate(rows, 1)]
-    found = []
-    for start in range(0, len(lines), nbest):
-        # A source with fewer candidates has blank lines for the rest.
-        places = [i for i in range(start, start + nbest) if lines[i].strip()] or [start]
-        if rows is None:
-            best = places[by_utility([lines[i] for i in places])[0]]
-        else:
-            best = max(places, key=scores.__getitem__)
-        found.append(lines[best])
-    return found
-
-
-def _mean(row: str, place: str) -> float:
-    """The mean of the numbers in a line."""
-    try:
-        numbers = [float(word) for word in row.split()]
-    except ValueError:
-        numbers = []
-    if not numbers or any(x != x for x in numbers):
-        raise UserError(f"{place} is {row!r:.60}; it must have a number, or several between spaces")
-    return sum(numbers) / len(numbers)
