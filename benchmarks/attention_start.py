@@ -71,10 +71,10 @@ def measures(bound: Any, batch: Any) -> dict[str, jax.Array]:
     elif bound.joins_sides or not bound.attends:
         return {}
     else:
-        src_BS = batch.src_segments_BS
-        sides = batch.src_BS, batch.tgt_in_BT, src_BS, batch.tgt_segments_BT
+        sides = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
         maps = bound.attention_maps(bound(*sides, return_weights=True)[1])
-        memory_BSD = bound.encode(batch.src_BS, src_BS)
+        memory_BSD = bound.encode(batch.src_BS, batch.src_segments_BS)
+        src_BS = batch.src_segments_BS[:, :: bound.words]
     found = {}
     for name in maps.keys() & {"encoder", "cross"}:
         queries_BQ = src_BS if name == "encoder" else batch.tgt_segments_BT

@@ -66,7 +66,8 @@ class Program:
         schedule = make_schedule(config.optimizer, config.model.width)
         self._optimizer = config.kind.make_optimizer(config, schedule)
         self._config = config
-        self._shapes = abstract_state(self.model, self._optimizer)
+        ema = config.training.ema
+        self._shapes = abstract_state(self.model, self._optimizer, ema)
         self.variables = self._shapes.params, self._shapes.extra  # their shapes
         self.num_params = num_params(self._shapes.params)
 
@@ -90,9 +91,10 @@ class Program:
     def start(self) -> None:
         """Makes the state before the first step."""
         shardings = state_sharding(self.mesh, self._shapes, self.model.sharding)
-        seed = self._config.training.seed
+        training = self._config.training
         init = jax.jit(
-            lambda: init_state(self.model, self._optimizer, seed), out_shardings=shardings
+            lambda: init_state(self.model, self._optimizer, training.seed, training.ema),
+            out_shardings=shardings,
         )
         self.state = init()
 

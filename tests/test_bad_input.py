@@ -92,7 +92,7 @@ def tree(directory: Path) -> list[Path]:
         ({"model_dropout": math.nan}, ["model.dropout is nan"]),
         ({"tokenizer_joint": False}, ["share_embeddings is 'all'", "tokenizer.joint"]),
         # Data.
-        ({"data_train_source": "no.en"}, ["cannot read no.en: No such file"]),
+        ({"data_train_source": "no.en"}, ["there is no file no.en (looked up in "]),
         ({"data_train_source": "folder"}, ["folder is not a file"]),
         ({"data_train_target": "short.de"}, ["train.en has 97 lines", "short.de has 96"]),
         ({"data_train_source": "latin1.en"}, ["latin1.en is not UTF-8: line 2, byte 2"]),

@@ -354,7 +354,7 @@ def test_a_long_line_of_a_test_set(learned, scores):
         (["--explain=base", "--output_dir=x"], "--output_dir is given, and --explain writes nothi"),
         (["--output_dir=test.en/x"], "cannot write test.en/x/test/scores.json: Not a directory; m"),
         (["--hypotheses=test.de", "--beam_size=1"], "--hypotheses translates nothing; leave --be"),
-        (["--hypotheses=test.de", "--test_file=x"], "the task seq2seq has no data.test_file; le"),
+        (["--hypotheses=test.de", "--test_file=x"], "data.test_file and data.test_source are both"),
         (
             ["--compare=nowhere"],
             "--compare=nowhere is no file, and no folder with hypotheses.txt or",

@@ -80,7 +80,7 @@ def test_what_methods_take():
         ({"beam_size": 0}, "beam_size is 0; it must be at least 1 and below 1025"),
         ({"average_last": "3"}, "average_last is '3'; give a whole number"),
         ({"average_last": 3}, "average_last=3 is for checkpoint=average, and this is checkpoint=b"),
-        ({"checkpoint": 2.5}, "checkpoint=2.5: it must be last, best, average, or a step"),
+        ({"checkpoint": 2.5}, "checkpoint=2.5: it must be last, best, average, ema, or a step"),
         ({"ensemble": "runs/b"}, "ensemble is 'runs/b'; give a list of work directories"),
         ({"ensemble": [3]}, "ensemble[0] is 3; give the path of a work directory"),
         ({"ensemble": None}, "ensemble is None; give a list of work directories"),

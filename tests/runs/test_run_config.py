@@ -302,7 +302,7 @@ def test_corpora_of_a_config(tmp_path, monkeypatch):
             {"a": {"file": "b", "weight": "2"}},
             r"config.data.corpora.a.weight is '2'; it must ",
         ),
-        ({"a": {"file": "s3://b"}}, r"data.corpora.a.file is s3://b, and only local files"),
+        ({"a": {"file": "az://b"}}, r"data.corpora.a.file is az://b, and only local files"),
         ({"a": {"weight": 2}}, r"data.corpora.a needs file, or source and target"),
     ],
 )

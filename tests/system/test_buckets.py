@@ -7,6 +7,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from transformer.runs.checkpoint_store import ITEMS
 from transformer.system import buckets, locks, terminal
 from transformer.system.errors import UserError
 from transformer.system.locks import lock_workdir
@@ -315,3 +316,9 @@ def test_errors_of_a_bucket_are_one_line(error, part, bucket, monkeypatch):
         f"cannot read {RUN}: {part}; check the address, the credentials and the connection"
     )
     assert not os.path.exists(buckets._root / "memory/bucket/run")
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_all_arrays_of_a_checkpoint_are_known(item):
+    """Otherwise a half-written one would be brought down, and taken for a whole one."""
+    assert buckets._STEP.match(f"/runs/x/checkpoints/7/{item}/d/0")[2] == item

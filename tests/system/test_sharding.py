@@ -138,8 +138,9 @@ def paths(tree) -> list[str]:
 def test_every_parameter_has_one_rule_and_every_rule_a_parameter():
     used = set()
     choices = {
-        "norm": ("pre", "post"),
-        "positions": ("sinusoidal", "learned"),
+        "norm": ("pre", "post", "rezero"),
+        "positions": ("sinusoidal", "learned", "t5"),
+        "qk_norm": (False, True),
         "share_embeddings": ("all", "decoder", "none"),
         "attention_bias": (False, True),
         "output_bias": (False, True),

@@ -33,6 +33,7 @@ def test_the_discriminators_schedule_counts_updates(name):
     config = types.SimpleNamespace(
         optimizer=OptimizerConfig(**options | {"peak_learning_rate": 0.5}),
         task=dataclasses.replace(TASK, discriminator_steps=3, discriminator_learning_rate=8.0),
+        training=types.SimpleNamespace(ema=0.0),
     )
     optimizer = two_optimizers(config, make_schedule(config.optimizer, None))
     params = {"discriminator": jnp.zeros(1), "generator": jnp.zeros(1)}

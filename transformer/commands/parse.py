@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
+from transformer.data.text_files import packed
 from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
 from transformer.system.errors import UserError
@@ -60,7 +61,7 @@ def main() -> None:
                 else:
                     print(text, flush=True)
     if path:
-        write_named(path, "".join(parts))
+        write_named(path, packed(path, "".join(parts).encode()))
 
 
 def trees_of(model: "TrainedModel", lines: list[str]) -> "Iterator[Tree | None]":

@@ -27,17 +27,18 @@ OUTPUT = DEFINE_path("output", None, "The file to write; standard output if none
 
 def main() -> None:
     from transformer.data.test_sets import lines_of
+    from transformer.data.text_files import packed
     from transformer.decoding.mbr import chosen
-    from transformer.system.files import check_can_write, write_atomically
+    from transformer.system.files import check_can_write, write_named
 
     if CANDIDATES.value is None or NBEST.value is None:
         raise UserError("--candidates and --nbest are needed: the file, and its lines per source")
     if OUTPUT.value:
-        check_can_write(Path(OUTPUT.value).expanduser())
+        check_can_write(path := Path(OUTPUT.value).expanduser())
     rows = lines_of(SCORES.value) if SCORES.value else None
     found = chosen(lines_of(CANDIDATES.value), NBEST.value, rows)
     text = "".join(f"{line}\n" for line in found)
     if OUTPUT.value:
-        write_atomically(Path(OUTPUT.value).expanduser(), text)
+        write_named(path, packed(path, text.encode()))
     else:
         sys.stdout.write(text)

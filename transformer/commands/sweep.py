@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from transformer.reports.tables import FORMATS
 from transformer.system.commands import command, script
@@ -61,7 +61,10 @@ def main() -> None:
     if len(set(GPUS.value)) < len(GPUS.value):
         raise UserError(f"--gpus={','.join(GPUS.value)} names a GPU twice; each has one run")
     file = config_flags.get_config_filename(flags.FLAGS["config"])
-    given = dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    given = {
+        field: value.to_dict() if isinstance(value, ConfigDict) else value
+        for field, value in config_flags.get_override_values(flags.FLAGS["config"]).items()
+    }
     if sweep.SEED in given:
         raise UserError(f"--config.{sweep.SEED} is given; give --seeds={given[sweep.SEED]}")
     if PLOT.value is not None:

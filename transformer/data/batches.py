@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from transformer.data.rows import PackedRows
+from transformer.data.rows import PackedRows, SingleRows
 from transformer.data.token_cache import TokenizedPairs
 from transformer.data.vocabulary import BOS
 
@@ -148,7 +148,7 @@ def layout(
 class TrainingBatches:
     """`batches[k]` is the batch of the update that follows k updates, with axes [A, B, ...]."""
 
-    def __init__(self, packed: PackedRows, layout: Layout, seed: int):
+    def __init__(self, packed: PackedRows | SingleRows, layout: Layout, seed: int):
         self.packed = packed
         self.layout = layout
         self.seed = seed

@@ -55,7 +55,8 @@ def read_examples(config: LabelledData, split: str) -> list[Example]:
     for where, (text, *second, value) in rows:
         check_text(where, config.text_field, text)
         for other in second:
-            check_text(where, config.second_field, other)
+            if other is not None:
+                check_text(where, config.second_field, other)
         label = _label(value, where, config)
         if not examples:
             is_bool, first = isinstance(value, bool), f"{value!r:.40} in {where}"

@@ -75,8 +75,10 @@ class Records:
         if ending(path) == ".parquet":
             with _open_parquet(path) as file, open(path, "rb") as content:
                 return file.metadata.num_rows, hashlib.file_digest(content, "sha256").hexdigest()
-        count, content = text_files.count_and_hash(path, with_blank=False)
-        is_first_named = self.has_header and ending(path) not in _OBJECTS
+        are_objects = ending(path) in _OBJECTS
+        counts = str.strip if are_objects else _has_values
+        count, content = text_files.count_and_hash(path, counts=counts)
+        is_first_named = self.has_header and not are_objects
         return max(0, count - 1) if is_first_named else count, content
 
     def _of_objects(self, path: str) -> Iterator[Row]:
@@ -92,7 +94,7 @@ class Records:
     def _of_tsv(self, path: str) -> Iterator[Row]:
         names: list[str] = []
         for number, line in enumerate(read_lines(path), start=1):
-            if not line.strip(" "):
+            if not _has_values(line):
                 continue
             where, values = f"{path}, line {number}", line.split("\t")
             if not names:
@@ -133,6 +135,11 @@ class Records:
                 for number, values in enumerate(zip(*columns, strict=True), start=first):
                     yield f"{path}, row {number}", values
                 first += batch.num_rows
+
+
+def _has_values(line: str) -> bool:
+    """False for a blank line of a .tsv; tabs stand between values."""
+    return bool(line.strip(" "))
 
 
 def check_text(where: str, name: str, value: Any) -> None:

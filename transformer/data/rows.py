@@ -102,3 +102,13 @@ class PackedRows(abc.ABC):
     @abc.abstractmethod
     def batch(self, rows: np.ndarray) -> Any:
         """The batch of these rows, in the shape of `rows`; row -1 is empty."""
+
+
+class SingleRows:
+    """The numbers of `count` examples, each in a row of its own, in the order of PackedRows."""
+
+    def __init__(self, count: int):
+        self.rows_of_corpora = [count]
+
+    def epoch(self, seed: int, number: int) -> np.ndarray:
+        return np.random.default_rng((seed, 1, number)).permutation(self.rows_of_corpora[0])

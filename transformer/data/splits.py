@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -86,7 +87,7 @@ class DataSection:
 class DatasetSection(DataSection):
     """Base of those that may name a data set, of TFDS or of the hub; files win over it."""
 
-    dataset: str | None = setting(may_change=True, default=None)
+    dataset: str | None = setting(default=None)
     raw_dir: str | None = place(default=None)
     train_split: str = setting(default="train")
     validation_split: str = setting(default="validation")
@@ -224,7 +225,7 @@ def open_dataset(
 
     name, field = config.split_of(split)
     # The folder of this data set; in a bucket there may be many.
-    own = f"{config.data_dir.rstrip('/')}/{config.dataset.partition('/')[0]}"
+    own = f"{config.data_dir.rstrip('/')}/{re.split('[/:]', config.dataset)[0]}"
     data_dir = os.path.dirname(local(own, "data.data_dir"))
     builder = datasets.get_builder(config.dataset, data_dir=data_dir, raw_dir=raw_dir)
     features = builder.info.features

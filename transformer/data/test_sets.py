@@ -12,7 +12,7 @@ from transformer.data.splits import SPLITS
 from transformer.data.text_files import check_lines, read_lines
 from transformer.system import buckets
 from transformer.system.errors import UserError
-from transformer.system.paths import local
+from transformer.system.paths import checked, local
 
 
 class Input(NamedTuple):
@@ -66,7 +66,7 @@ def sacrebleu_test_set(name: str, source_language: str, target_language: str) ->
     from sacrebleu import utils
     from sacrebleu.dataset import DATASETS
 
-    local(utils.SACREBLEU_DIR, "SACREBLEU")
+    checked(utils.SACREBLEU_DIR, "SACREBLEU", in_buckets=False)
     if name not in DATASETS:
         near = ", ".join(difflib.get_close_matches(name, DATASETS, n=3))
         hint = f"did you mean: {near}" if near else "`sacrebleu --list` lists those that there are"

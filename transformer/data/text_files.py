@@ -21,7 +21,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
@@ -190,16 +190,18 @@ def check_is_file(path: str) -> None:
         raise UserError(f"{path} is not a file; give a file, plain or packed")
 
 
-def count_and_hash(path: str, *, with_blank: bool = True) -> tuple[int, str]:
+def count_and_hash(
+    path: str, *, counts: Callable[[str], Any] = lambda line: True
+) -> tuple[int, str]:
     """The number of lines of a text file, and the SHA-256 of their text.
 
-    with_blank: whether blank lines count, too.
+    counts: whether a line counts.
     """
     check_is_file(path)
     count, content = 0, hashlib.sha256()
     with open_text(path) as file:
         for lines in blocks_of_lines(file, path, _BLOCK):
-            count += len(lines) if with_blank else sum(1 for line in lines if line.strip(" "))
+            count += sum(1 for line in lines if counts(line))
             content.update("".join(f"{line}\n" for line in lines).encode())
     return count, content.hexdigest()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformer.data.pairs import Pair, ReadPairs
 from transformer.data.splits import DataSection
-from transformer.data.text_files import read_lines
+from transformer.data.text_files import PACKINGS, read_lines
 from transformer.data.trees import Tree, cleaned, linearised, read_trees
 from transformer.data.words import words_of
 from transformer.system.errors import UserError, check_choice, check_range, place
@@ -94,7 +94,7 @@ def _files(config: TreebankConfig, split: str) -> list[Path]:
         field,
         separator=" ",
         folder=str(folder),
-        endings=("", ".gz", ".GZ"),
+        endings=("", *PACKINGS, ".GZ"),
         order=Path,
     )
     return [Path(path) for path in found]

@@ -8,7 +8,7 @@ from transformer.runs.config_fields import check_types
 from transformer.runs.provenance import Start as AnyStart
 from transformer.system.reading import Count, Number
 
-Value = str | bool | Number | None  # of a config field
+Value = str | bool | Number | None | dict[str, Any]  # of a config field
 
 
 class Score(TypedDict):

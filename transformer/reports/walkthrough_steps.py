@@ -81,8 +81,8 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
             f"Three matrices make three short vectors of each position; here {sized}."
             + ("" if layer == 1 else f" x has gone through {layer - 1} layer(s) before."),
             [
-                Line(MultiHeadAttention.__call__, "query_BHTK ="),
-                Line(MultiHeadAttention.key_values, "return KeyValues"),
+                Line(MultiHeadAttention.queries, "return split_heads"),
+                Line(MultiHeadAttention.of_projections, "return KeyValues"),
             ],
             [
                 Matrix("x", one.layer_input_TD, inputs),
@@ -127,7 +127,7 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
             f"{config.num_heads} heads stand side by side; a matrix mixes them.",
             [
                 Line(dot_product_attention, "y_BHTU = multiply"),
-                Line(MultiHeadAttention.__call__, "return self.output(y_BTX)"),
+                Line(MultiHeadAttention._attend, "return self.output"),
             ],
             [
                 Matrix("of this head", one.head_TU, inputs),

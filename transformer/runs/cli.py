@@ -109,8 +109,14 @@ def run(
                     ) from error
                 except AttributeError as error:
                     field = str(error).strip("'\"")
-                    if not any(override.endswith(f".{field}") for override in overrides):
+                    asked = [x for x in overrides if x.endswith(f".{field}")]
+                    if not asked:
                         raise
+                    if asked[0].startswith("data.corpora."):
+                        raise UserError(
+                            f"the config file does not set {asked[0]}; set it there, or give all "
+                            "of --config.data.corpora"
+                        ) from error
                     listing = command("train", *choice, "--help-config")
                     raise UserError(
                         f"the config file has no field {field}, which another model.family or "

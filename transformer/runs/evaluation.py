@@ -20,9 +20,9 @@ from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.runs.trusted_paths import absolute
 from transformer.system import distributed
-from transformer.system.buckets import address_of
+from transformer.system.buckets import address_of, is_address
 from transformer.system.commands import command
-from transformer.system.paths import local
+from transformer.system.paths import matching, named_files
 from transformer.tasks.source_gain import source_scores
 from transformer.tasks.task import Outputs, TrainedTask
 
@@ -202,16 +202,22 @@ def data_beside(usual: Any, asked: Any, of: str) -> tuple[list[str], dict[str, I
     """
     parts, inputs = [], {}
     for field, given in _other_data(usual, asked, of).items():
-        configured, path = getattr(usual, field), absolute(given)
-        if configured and os.path.exists(local(configured, field)):
+        path = absolute(given)
+        if _is_there(getattr(usual, field)):
             parts.append(f"{field}={os.path.basename(path)}")
-            here = local(given, field)
-            is_file = os.path.isfile(here)
-            content = Records([here], {}).count_and_hash()[1][0] if is_file else None
-            inputs[field] = Input(path, content)
+            files = named_files(given, field) if _is_there(given) else []
+            are_files = all(map(os.path.isfile, files))
+            hashes = Records(files, {}).count_and_hash()[1] if are_files else []
+            inputs[field] = Input(path, " ".join(hashes) or None)
     paths = path_fields(type(usual))
     changed = _changed(usual, asked).items()
     return parts + [f"{field}={x}" for field, x in changed if field not in paths], inputs
+
+
+def _is_there(configured: str | None) -> bool:
+    """False if the data that a config names are gone; nothing is brought down from a bucket."""
+    names = [configured, *configured.split(",")] if configured else []
+    return any(is_address(x) or matching(os.path.expanduser(x.strip())) for x in names)
 
 
 def _other_data(usual: Any, asked: Any, of: str) -> dict[str, str]:

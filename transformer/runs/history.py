@@ -59,7 +59,7 @@ def overrides_of(start: Mapping[str, Any], config: Config) -> dict[str, Any]:
     data.raw_dir are left out, and so is the project of training.wandb.
     """
     recorded = run_config.fields_marked(config, "recorded", True)
-    given = {name: value for name, value in start["overrides"].items() if recorded[name]}
+    given = {name: value for name, value in start["overrides"].items() if recorded.get(name)}
     given.pop("training.seed", None)
     files = [
         name

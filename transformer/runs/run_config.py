@@ -223,7 +223,8 @@ def type_of_field(path: str, choice: Sequence[str] = ()) -> Any:
     if not inner:
         return kind
     field = inner.partition(".")[2]
-    types = {x.name: x.type for x in dataclasses.fields(part_of(kind) or TaskConfig)}
+    part = part_of(kind)
+    types = {x.name: x.type for x in dataclasses.fields(part)} if part else {}
     _check_keys([field], types, f"{path.removesuffix(field)}", choice)
     return types[field]
 

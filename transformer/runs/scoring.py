@@ -29,6 +29,7 @@ from transformer.runs.evaluation import (
 from transformer.runs.outputs import Destination
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
+from transformer.system.buckets import address_of
 from transformer.system.errors import UserError
 from transformer.tasks.task import find_task
 
@@ -86,7 +87,7 @@ def _other(place: str | None, of: str, number: int) -> Other | None:
         if path.is_file():
             lines = lines_of(str(path))
             check_lines({str(path): len(lines), of: number})
-            return Other(str(path), lines)
+            return Other(address_of(path), lines)
     raise UserError(
         f"--compare={place} is no file, and no folder with {HYPOTHESES} or eval/{of}/{HYPOTHESES}; "
         "evaluate the other run first, or name a file of translations"
@@ -155,7 +156,7 @@ def _score(
         outputs = compared(outputs, other, text)
     print(table(outputs))
     if destination:
-        scores = {**outputs.scores, "split": test.name, "hypotheses": path}
+        scores = {**outputs.scores, "split": test.name, "hypotheses": address_of(Path(path))}
         scores["examples"] = len(hypotheses)
         written = f"; scores in {destination.write(outputs, scores)}"
     print(f"{len(hypotheses)} examples{written}")

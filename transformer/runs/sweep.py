@@ -173,10 +173,12 @@ def _module(path: str) -> Any:
 
 def _set(sections: dict[str, Any], field: str, value: Any, path: str) -> None:
     """Sets a field; raises UserError if the file does not have it."""
-    section, _, name = field.partition(".")
-    if name not in sections.get(section, {}):
+    *parts, name = field.split(".")
+    for part in parts:
+        sections = sections.get(part, {})
+    if name not in sections:
         raise UserError(f"the sweep sets {field}, which {path} does not have")
-    sections[section][name] = value
+    sections[name] = value
 
 
 def _is_list(value: Any) -> bool:

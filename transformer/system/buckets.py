@@ -37,7 +37,7 @@ _SMALL = 1 << 26  # bytes; smaller files are read at once, as they may grow mean
 LEASE = "lock"  # the object that says who holds a folder: see locks.py
 # Groups: the folder of a checkpoint; the item that a file is of, if it is one of arrays.
 _STEP = re.compile(
-    r"(.*/checkpoints/\d+/)(?:(params|opt_state|extra)/|record/|[a-z]+_success|scores.json|_)"
+    r"(.*/checkpoints/\d+/)(?:(params|opt_state|extra|ema)/|record/|[a-z]+_success|scores.json|_)"
 )
 _DAMAGED = re.compile(r".*/checkpoints/\d+\.damaged/")
 _RECORD = "record/record.json"

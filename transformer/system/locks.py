@@ -142,7 +142,8 @@ class _Lease:
             ended.set()
             with contextlib.suppress(Exception):  # then it is free some minutes later
                 self.check()
-                self._files.rm_file(self._key)
+                with contextlib.suppress(FileNotFoundError):  # another was first
+                    self._files.rm_file(self._key)
 
     def check(self) -> None:
         """Raises LeaseLost if another process has it, UserError if it cannot be read."""
@@ -163,7 +164,8 @@ class _Lease:
                 return  # the answer to a first try was lost
             is_dead = found["host"] == host_id() and not is_alive(found["process"])
             if is_dead or time.monotonic() - start > STALE:
-                self._files.rm_file(self._key)
+                with contextlib.suppress(FileNotFoundError):  # another was first
+                    self._files.rm_file(self._key)
                 continue
             if first is None:
                 say(f"{self._address} is held by {found['holder']}; waiting for a sign of life")

@@ -20,6 +20,7 @@ from transformer.data.labelled_images import (
 )
 from transformer.data.labelled_images import Shape as ImageShape
 from transformer.data.pictures import picture
+from transformer.data.rows import SingleRows
 from transformer.metrics.image_scores import compare
 from transformer.models.family import Sizes, build_model
 from transformer.models.sagan.sagan import multiplications
@@ -75,7 +76,7 @@ class ImageTraining(TrainingTask):
         self.validation = validation
         steps, images = config.task.discriminator_steps, config.training.tokens_per_update
         self.order = TrainingBatches(
-            range(len(training.labels_N)),
+            SingleRows(len(training.labels_N)),
             Layout(images, steps, images // steps),
             config.training.seed,
         )

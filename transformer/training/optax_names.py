@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -68,8 +69,18 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
                 f"optimizer.arguments has {key!r:.60}, which cannot be given to {name}; {hint}it "
                 f"takes {', '.join(takes) or 'none'}"
             )
+    try:
+        is_json = json.loads(json.dumps(arguments, allow_nan=False)) == arguments
+    except (TypeError, ValueError):
+        is_json = False
+    if not is_json:  # a run records them
+        raise UserError(
+            f"optimizer.arguments is {arguments!r:.100}; give numbers, text, True, False or [lists]"
+        )
     params = {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}
     try:
+        if is_schedule_free(name) and not arguments.get("b1", 0.9) > 0:
+            raise ValueError("b1 must be above 0")  # Optax divides by it
         optimizer = build(name, arguments, lambda count: 0.1 / (count + 1))
         state = jax.eval_shape(optimizer.init, params)
         jax.eval_shape(optimizer.update, params, state, params)

@@ -99,7 +99,7 @@ class OptimizerConfig:
                         f"optimizer.schedule is {self.schedule}, which needs optimizer.{field}; "
                         "give a value"
                     )
-                check_range(self, "optimizer", field, 0, below)
+                check_range(self, "optimizer", field, int(field == "cooldown_steps"), below)
         if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise UserError(
                 f"optimizer.decay_steps is {self.decay_steps}, the update at which the rate is 0; "

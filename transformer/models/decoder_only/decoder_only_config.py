@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from transformer.models.layers import MOST_LAYERS, LayerConfig
+from transformer.models.layers import MOST_LAYERS, NORMS, LayerConfig
 from transformer.models.positions import KINDS
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
@@ -57,6 +57,7 @@ class DecoderOnlyConfig(LayerConfig):
             self.check_without(of_2017, f"layers L and M of model.layers={self.layers}")
         if self.expert_layer:
             plain = {"feed_forward": ("plain",), "feed_forward_bias": (True,)}
+            plain["norm"] = tuple(norm for norm in NORMS if norm != "deepnorm")
             self.check_without(plain, f"the experts of model.expert_layer={self.expert_layer}")
 
     @property
