@@ -213,6 +213,10 @@ def test_split_parameters_take_the_same_updates():
             "'optax.lyon', which Optax does not have; did you mean optax.lion?",
         ),
         ("optax.muon", None, {}, "did you mean optax.contrib.muon?"),
+        ("optax.contrib.muon", {"ns_coeffs": (3.4, -4.8, 2.0)}, {}, "give numbers, text, True, F"),
+        ("optax.lion", {"b1": float("inf")}, {}, "give numbers, text, True, False or [lists]"),
+        ("optax.lion", {"b1": 0.9 + 0j}, {}, "give numbers, text, True, False or [lists]"),
+        ("optax.contrib.schedule_free_adamw", {"b1": 0.0}, {}, "b1 must be above 0"),
         (
             "lion",
             None,

@@ -328,6 +328,10 @@ def test_values_at_the_edge(field, value):
             "cooldown_steps is 9, but the schedule noam does not use it; leave it",
         ),
         (
+            "schedule=wsd peak_learning_rate=0.1 decay_steps=5000 cooldown_steps=0",
+            "optimizer.cooldown_steps is 0; it must be at least 1",
+        ),
+        (
             "schedule=wsd peak_learning_rate=0.1 decay_steps=5000",
             "optimizer.schedule is wsd, which needs optimizer.cooldown_steps; give",
         ),
