@@ -393,7 +393,7 @@ def test_an_ensemble(learned):
     assert together["ensemble_with"] == [{"workdir": "again", **other}]
     verify = ["--verify=results/two.json", "--workdir=run"]
     agrees = run("evaluate.py", *verify, "--ensemble=again", cwd=learned.parent)
-    assert b"10 of 10 scores agree" in succeeded(agrees).out
+    assert b"14 of 14 scores agree" in succeeded(agrees).out
     refused = run("evaluate.py", *verify, cwd=learned.parent)
     assert refused.code == 2
     assert "work directories given: 1, runs of results/two.json: 2; give" in refused.err
@@ -466,7 +466,7 @@ def test_a_result_is_recorded_and_verified(learned):
     assert sizes[1] < 0.5 * sizes[0]  # two moments of each parameter are left out
     before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
     verify = ["--verify=results/toy.json", "--workdir=out/small"]
-    assert b"10 of 10 scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
+    assert b"16 of 16 scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
     result["splits"]["test"]["scores"]["bleu"]["score"] += 1
     changed = directory / "results" / "changed.json"
     changed.write_text(json.dumps(result))

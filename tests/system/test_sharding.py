@@ -33,7 +33,7 @@ from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import Request
 from transformer.decoding.translation import Translator, best_texts
 from transformer.models import fused_norm
-from transformer.models.attention import KeyValues, _cudnn_attention
+from transformer.models.attention import KeyValues, Mask, _cudnn_attention
 from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.transformer import FAMILY, TransformerConfig
@@ -332,9 +332,10 @@ def gradient_with_kernels(mesh: jax.sharding.Mesh, H: int) -> dict[str, Any]:
 
     def gradient(params: Params, x_ABTD: jax.Array):
         def loss(params):
-            x_BTD, mask_BTT = x_ABTD[0], jnp.tri(T, dtype=bool)[None]
+            x_BTD, one_BT = x_ABTD[0], jnp.ones((1, T), jnp.int32)
+            mask = Mask(one_BT, one_BT, jnp.arange(T))
             y_BHTK = (x_BTD @ params["kernel"]).reshape(-1, T, H, K).swapaxes(1, 2)
-            y_BHTK = _cudnn_attention(y_BHTK, KeyValues(y_BHTK, y_BHTK), mask_BTT)
+            y_BHTK = _cudnn_attention(y_BHTK, KeyValues(y_BHTK, y_BHTK), mask)
             y_BTD = y_BHTK.swapaxes(1, 2).reshape(x_BTD.shape)
             norm = params["scale"], params["bias"]
             z_BTD = fused_norm.add_and_norm(
