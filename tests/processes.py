@@ -110,6 +110,6 @@ def run_together(
             )
             for command, own in zip(commands, variables or [{}] * len(commands), strict=True)
         ]
-        outputs = [process.communicate(timeout=400) for process in processes]
+        outputs = [process.communicate(timeout=900) for process in processes]
     codes = [process.returncode for process in processes]
     return [Result(code, out, err.decode()) for code, (out, err) in zip(codes, outputs)]

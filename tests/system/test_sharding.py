@@ -387,8 +387,8 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
         if shape in SOME_MESHES:
             seen["nll"] = toy.nll(state.params)
             seen["translations"] = toy.translations(state.params)
-            others = [Toy(*shape, **SINCE_2017[name]) for name in ("rotary", "relative")]
-            seen["since 2017"] = [toy.updates(toy.init()(), 0, 1)[1] for toy in others]
+            other = Toy(*shape, **SINCE_2017["relative"])
+            seen["since 2017"] = other.updates(other.init()(), 0, 1)[1]
             seen["kernels"] = [gradient_with_kernels(toy.mesh, heads) for heads in (4, 3)]
         state, losses = toy.updates(state, 0, 1)
         seen["bytes"] = [bytes_on_first_device(x) for x in (state.params, state.opt_state)]
@@ -426,7 +426,7 @@ def child(devices: int, *arguments: object) -> subprocess.Popen:
 
 def output(process: subprocess.Popen) -> dict:
     with process:
-        text, _ = process.communicate(timeout=300)
+        text, _ = process.communicate(timeout=900)
     assert process.returncode == 0
     return json.loads(text.splitlines()[-1])  # Gloo may have a word before
 
@@ -447,7 +447,7 @@ def test_losses_are_those_of_one_device(eight):
 
 @pytest.mark.slow
 def test_losses_with_fewer_heads_of_keys(eight):
-    """Two heads over tensor=2, and one, which is cut."""
+    """One head of keys, which tensor=2 cuts."""
     found = [eight[shape]["since 2017"] for shape in SOME_MESHES]
     np.testing.assert_allclose(*found, rtol=1e-5)
 
