@@ -21,7 +21,7 @@ FLAGS = {
     "training_steps": 12,
     "training_log_every": 3,
     "training_checkpoint_every": 3,
-    "training_keep_last": 2,
+    "training_keep_last": 4,  # all: what is removed before its turn is never uploaded
     "model_dropout": 0.2,
 }
 
