@@ -48,7 +48,11 @@ RNN = {"embedding_size": 6, "hidden_size": 10, "share_embeddings": "none"}
 T_DMCA = SMALL | {"block_length": 5, "expert_layer": 2, "num_experts": 3, "expert_d_ff": 5}
 CASES = {
     "pre": (TransformerConfig, base, LAYERS | {"norm": "pre", "normalization": "rms_norm"}),
-    "rotary": (TransformerConfig, base, LAYERS | {"num_heads": 4, "d_k": 4} | SINCE_2017["rotary"]),
+    "rotary": (
+        TransformerConfig,
+        base,
+        LAYERS | {"num_heads": 4, "d_k": 4, "d_v": 4} | SINCE_2017["rotary"],
+    ),
     "relative": (
         TransformerConfig,
         base,
