@@ -10,7 +10,6 @@ import errno
 import fnmatch
 import functools
 import glob
-import hashlib
 import posixpath
 import re
 import time
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from transformer.data.records import file_sha256
 from transformer.system.errors import UserError, nearest
 from transformer.system.packages import optional_module
 from transformer.system.paths import cannot_read, local, looked_up
@@ -282,13 +282,10 @@ def _check(file: Path) -> None:
         with file.open("rb") as content:
             if content.read(20).startswith(b"version https://git-"):
                 raise UserError(f"{file} only points to a file of Git LFS; run git lfs pull there")
-            content.seek(0)
-            if re.fullmatch("[0-9a-f]{64}", expected):
-                is_whole = hashlib.file_digest(content, "sha256").hexdigest() == expected
-                if not is_whole:
-                    raise UserError(
-                        f"{file.resolve()} is damaged: the hub has a file with another hash; "
-                        "delete it and run again"
-                    )
+        if re.fullmatch("[0-9a-f]{64}", expected) and file_sha256(file) != expected:
+            raise UserError(
+                f"{file.resolve()} is damaged: the hub has a file with another hash; delete it and "
+                "run again"
+            )
     except OSError as error:
         raise cannot_read(file, error) from error

@@ -12,8 +12,10 @@ Everything here raises UserError for what is not there or cannot be read.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -73,8 +75,8 @@ class Records:
 
     def _count_and_hash(self, path: str) -> tuple[int, str]:
         if ending(path) == ".parquet":
-            with _open_parquet(path) as file, open(path, "rb") as content:
-                return file.metadata.num_rows, hashlib.file_digest(content, "sha256").hexdigest()
+            with _open_parquet(path) as file:
+                return file.metadata.num_rows, file_sha256(path)
         are_objects = ending(path) in _OBJECTS
         counts = str.strip if are_objects else _has_values
         count, content = text_files.count_and_hash(path, counts=counts)
@@ -135,6 +137,18 @@ class Records:
                 for number, values in enumerate(zip(*columns, strict=True), start=first):
                     yield f"{path}, row {number}", values
                 first += batch.num_rows
+
+
+def file_sha256(path: str | os.PathLike) -> str:
+    """The hash of a file's bytes. A large file is read once for all who ask in a process."""
+    status = os.stat(path)
+    return _file_sha256(os.fspath(path), status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _file_sha256(path: str, *_state: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _has_values(line: str) -> bool:

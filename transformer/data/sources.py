@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer.data.pairs import (
@@ -14,6 +14,7 @@ from transformer.data.pairs import (
     RecordPairs,
     TaggedPairs,
     TextPairs,
+    evenly_spaced,
     joined,
 )
 from transformer.data.records import Records
@@ -188,8 +189,9 @@ class DatasetPairs(ReadPairs):
         if (line := clean("a\nb")) != "a b":
             identity.append(line)
 
-        def read() -> Iterator[Pair]:
-            return ((clean(one), clean(other)) for _, (one, other) in found.rows(columns))
+        def read(wanted: Sequence[int] | None = None) -> Iterator[Pair]:
+            rows = found.rows(columns, wanted)
+            return ((clean(one), clean(other)) for _, (one, other) in rows)
 
         super().__init__(
             read,
@@ -197,6 +199,10 @@ class DatasetPairs(ReadPairs):
             hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
             f"pairs of {name} {found.name} ({' to '.join(features)})",
         )
+        self._some = read
+
+    def sample(self, size: int) -> list[Pair]:
+        return list(self._some(evenly_spaced(len(self), size)))  # the others are not read
 
 
 def _content(found: DatasetSplit, name: str) -> list[tuple[str, int, int, str]]:

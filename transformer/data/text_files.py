@@ -190,18 +190,16 @@ def check_is_file(path: str) -> None:
         raise UserError(f"{path} is not a file; give a file, plain or packed")
 
 
-def count_and_hash(
-    path: str, *, counts: Callable[[str], Any] = lambda line: True
-) -> tuple[int, str]:
+def count_and_hash(path: str, *, counts: Callable[[str], Any] | None = None) -> tuple[int, str]:
     """The number of lines of a text file, and the SHA-256 of their text.
 
-    counts: whether a line counts.
+    counts: whether a line counts; by default each does.
     """
     check_is_file(path)
     count, content = 0, hashlib.sha256()
     with open_text(path) as file:
         for lines in blocks_of_lines(file, path, _BLOCK):
-            count += sum(1 for line in lines if counts(line))
+            count += sum(1 for _ in filter(counts, lines)) if counts else len(lines)
             content.update("".join(f"{line}\n" for line in lines).encode())
     return count, content.hexdigest()
 

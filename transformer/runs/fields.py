@@ -122,7 +122,10 @@ def _defaults(file: str) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):  # of data.corpora, whose parts have fields, or of plain values
-        given = {x: vars(part) for x, part in value.items() if dataclasses.is_dataclass(part)}
-        parts = {x: {k: v for k, v in part.items() if v is not None} for x, part in given.items()}
-        value = value | parts
+        value = {
+            name: {k: v for k, v in vars(part).items() if v is not None}
+            if dataclasses.is_dataclass(part)
+            else part
+            for name, part in value.items()
+        }
     return "" if value in (None, {}) else str(value)
