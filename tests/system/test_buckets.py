@@ -123,6 +123,10 @@ def test_changes_go_up(bucket, monkeypatch):
     buckets.push()
     assert len(bucket.changes) == 6
     assert "run/config.json" in bucket.has()
+    # What a user names goes up under any name.
+    Path(local("memory://bucket/de.tmp", "--output")).write_text("a")
+    buckets.push()
+    assert "de.tmp" in bucket.has()
 
 
 def checkpoint(run: Path, step: int) -> None:

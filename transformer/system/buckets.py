@@ -304,7 +304,7 @@ def _push() -> None:
 
 
 def _files_below(place: Path) -> Iterator[Path]:
-    if place.is_file():  # named by the user, so whatever its ending
+    if place.is_file():  # named by the user: any ending will do
         yield place
     for folder, folders, names in os.walk(place):
         folders[:] = [name for name in folders if not _PASSING.fullmatch(name)]
