@@ -21,13 +21,15 @@ class Door:
     """A proxy before an emulator of Google's or Amazon's storage.
 
     env: environment variables by which clients come here. shut: while it is set, every answer is
-    503. pause_at: a pattern of changes after which the answer waits for `go_on`; `reached` tells.
-    changes: the method and the name of each object that was written or removed, in order.
+    503. pause_at: a pattern; the answer to the first change that has it waits for `go_on`, and
+    `reached` tells. changes: the method and the name of each object that was written or removed, in
+    order.
     """
 
     def __init__(self, scheme: str, behind: int):
         self.shut, self.changes, self._behind = threading.Event(), [], behind
         self.pause_at, self.reached, self.go_on = "", threading.Event(), threading.Event()
+        self._one_at_once = threading.Lock()
         door = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -79,19 +81,21 @@ class Door:
             if "ifGenerationMatch=0" in path and self._ask("GET", place, {}, b"")[0] == 200:
                 return 412, [], b'{"error": {"code": 412, "message": "exists"}}'
         found = self._ask(command, path, headers, body)
-        if command in ("PUT", "POST", "DELETE"):
-            self.changes.append(change := f"{command} {urllib.parse.unquote(name)}")
-            if self.pause_at and re.search(self.pause_at, change):
-                self.reached.set()
-                self.go_on.wait(5)  # for long if it is killed meanwhile
+        if command in ("PUT", "POST", "DELETE") and found[0] < 300:
+            with self._one_at_once:
+                self.changes.append(change := f"{command} {urllib.parse.unquote(name)}")
+                if is_it := bool(self.pause_at and re.search(self.pause_at, change)):
+                    self.pause_at = ""
+                    self.reached.set()
+            if is_it:
+                self.go_on.wait(60)  # for long if it is killed meanwhile
         return found
 
     def wait_for(self, process: subprocess.Popen) -> None:
         """Returns when the process has made the change `pause_at`, and waits for the answer."""
         self.go_on.clear()
         while not self.reached.wait(0.1):
-            assert process.poll() is None, process.stderr.read()
-        self.pause_at = ""
+            assert process.poll() is None, (self.changes, process.stderr.read())
         self.reached.clear()
 
     def put(self, name: str, content: bytes) -> None:
