@@ -187,7 +187,7 @@ class TrainingBatches:
         sizes = self.layout.rows, packed.source_width, packed.target_width
         plan = hashlib.sha256(repr(sizes).encode())
         for array in (packed.pairs_by_row, packed.row_offsets, self._row_order(0)):
-            plan.update(array.astype("<i8").data)
+            plan.update(array.astype("<i8", copy=False).data)
         return plan.hexdigest()
 
     @property

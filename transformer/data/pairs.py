@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from transformer.data.records import Records, listed
+from transformer.data.prefetch import prefetch
 from transformer.data.text_files import check_lines, count_and_hash, read_lines
 from transformer.system.errors import UserError
 
@@ -158,7 +159,8 @@ class TextPairs(ReadPairs):
                 f"{listed(source)} and {listed(target)} are {len(source)} and {len(target)} files; "
                 "give as many of sources as of targets, in the same order"
             )
-        sides = [list(map(count_and_hash, paths)) for paths in (source, target)]
+        found = list(prefetch(count_and_hash, [*source, *target], ahead=1, threads=2))
+        sides = found[: len(source)], found[len(source) :]
         for one, other, (count, _), (other_count, _) in zip(source, target, *sides, strict=True):
             check_lines({one: count, other: other_count})
         content = " ".join(["text", *(found for side in sides for _, found in side)])

@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 
 from transformer.data.packing import pack
+from transformer.data.prefetch import prefetch
+
+# Examples that are packed together: packing takes 60 bytes for each. With another number, larger
+# corpora have other rows.
+_BLOCK = 2**23
 
 
 class PackedRows(abc.ABC):
@@ -32,24 +37,34 @@ class PackedRows(abc.ABC):
         corpora: Sequence[int] = (),
         weights: Sequence[float] = (1.0,),
     ):
-        row_of = np.empty(len(tokens), np.int64)
-        firsts, end = [0], 0  # rows and examples so far
-        for count in corpora or (len(tokens),):
-            part = slice(end, end := end + count)
-            rows = pack(*(x[part] for x in sides), *widths, seed) if packing else np.arange(count)
-            row_of[part] = firsts[-1] + rows
-            firsts.append(firsts[-1] + int(rows.max()) + 1)
+        counts = corpora or (len(tokens),)
+        parts, ends, end = [], [], 0
+        for count in counts:
+            firsts = range(end, end := end + count, _BLOCK)
+            parts += [slice(first, min(first + _BLOCK, end)) for first in firsts]
+            ends.append(len(parts))
+
+        def rows_of(part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            """The examples by row, and the numbers of examples and of tokens of each row."""
+            sizes = [side[part] for side in sides]
+            rows = pack(*sizes, *widths, seed) if packing else np.arange(len(sizes[0]))
+            by_row = part.start + np.argsort(rows, kind="stable")
+            return by_row, np.bincount(rows), np.bincount(rows, tokens[part]).astype(np.int64)
+
+        done = list(prefetch(rows_of, parts, ahead=1, threads=2))
+        by_row, sizes, row_tokens = (np.concatenate(arrays) for arrays in zip(*done, strict=True))
+        rows_before = np.cumsum([0, *(len(found[1]) for found in done)])
+        firsts = [0, *rows_before[ends].tolist()]
         self.corpora = [np.arange(*both) for both in itertools.pairwise(firsts)]
         self._whole = [int(weight) for weight in weights]
         rest = [weight % 1 for weight in weights]
         # At least one row, so that a small corpus is not lost.
-        parts = zip(rest, self.corpora, strict=True)
-        self._more = [max(1, round(x * len(rows))) if x else 0 for x, rows in parts]
+        both = zip(rest, self.corpora, strict=True)
+        self._more = [max(1, round(x * len(rows))) if x else 0 for x, rows in both]
         self.sides = sides
         self.source_width, self.target_width = widths
-        self.pairs_by_row = np.argsort(row_of, kind="stable")
-        self.row_offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of))])
-        self._row_tokens = np.bincount(row_of, tokens).astype(np.int64)
+        self.pairs_by_row, self._row_tokens = by_row, row_tokens
+        self.row_offsets = np.concatenate([[0], np.cumsum(sizes)])
 
     def __len__(self) -> int:
         """The number of rows."""

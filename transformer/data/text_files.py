@@ -9,6 +9,7 @@ feed and a byte-order mark are not part of the text.
 Everything here raises UserError for a file that cannot be read, is damaged or is not UTF-8.
 """
 
+import codecs
 import contextlib
 import gzip
 import hashlib
@@ -28,6 +29,7 @@ from transformer.system.paths import cannot_read
 
 MAX_LINE_BYTES = 1 << 24  # so that a file without line feeds is not read whole
 _BLOCK = 1000  # lines
+_MANY_LINES = 1 << 20  # bytes
 _CHUNK = 1 << 16  # bytes: the capacity of a pipe
 _PATIENCE = 0.01  # seconds: a steady writer is not slower
 
@@ -196,11 +198,25 @@ def count_and_hash(path: str, *, counts: Callable[[str], Any] | None = None) -> 
     counts: whether a line counts; by default each does.
     """
     check_is_file(path)
-    count, content = 0, hashlib.sha256()
-    with open_text(path) as file:
-        for lines in blocks_of_lines(file, path, _BLOCK):
-            count += sum(1 for _ in filter(counts, lines)) if counts else len(lines)
-            content.update("".join(f"{line}\n" for line in lines).encode())
+    count, content, mark = 0, hashlib.sha256(), codecs.BOM_UTF8
+    with open_text(path) as file, read_errors(path):
+        while block := file.read(_MANY_LINES) + (rest := file.readline(MAX_LINE_BYTES)):
+            try:
+                block.decode()
+                is_text = len(rest) <= MAX_LINE_BYTES - _MANY_LINES  # else it may be too long
+            except UnicodeDecodeError:
+                is_text = False
+            if not is_text:
+                for _ in read_lines(path):  # raises the error that names the line
+                    pass
+            block, mark = block.removeprefix(mark).replace(b"\r\n", b"\n"), b""
+            if not block.endswith(b"\n"):
+                block = block.removesuffix(b"\r") + b"\n"
+            content.update(block)
+            if counts:
+                count += sum(1 for _ in filter(counts, block.decode().split("\n")[:-1]))
+            else:
+                count += block.count(b"\n")
     return count, content.hexdigest()
 
 
