@@ -38,17 +38,35 @@ def pieces_of(tokenizer, lines):
             {"share_embeddings": "decoder", "norm": "pre", "normalization": "rms_norm"}
             | {"num_decoder_layers": 2, "d_k": 7, "d_v": 7},
         ),
+        (
+            (271,),
+            {"positions": "rotary", "feed_forward": "swiglu", "d_model": 16, "num_heads": 4}
+            | {"num_key_value_heads": 2},
+        ),
+        ((271,), {"positions": "relative", "max_distance": 2, "feed_forward": "glu"}),
+        ((271,), {"positions": "relative_keys", "norm": "pre", "feed_forward": "geglu"}),
+        ((271,), {"positions": "t5", "num_encoder_layers": 2, "max_distance": 17}),
+        ((271,), {"positions": "none", "feed_forward": "reglu", "num_key_value_heads": 1}),
     ],
 )
 def test_each_token_is_as_probable(random_params, tmp_path, vocab_sizes, changes):
     model = trained_model(random_params, vocab_sizes, **changes)
     translator = translator_of(model, tmp_path / "exported")
     source, target = model.task.tokenizers
-    scored = translator.score_batch(pieces_of(source, LINES), pieces_of(target, LINES[::-1]))
-    pairs = [(source.encode(x), [*target.encode(y), EOS]) for x, y in zip(LINES, LINES[::-1])]
-    for expected, found in zip(log_probs(model, pairs), scored, strict=True):
+    inputs = pieces_of(source, LINES)
+    scored = translator.score_batch(inputs, pieces_of(target, LINES[::-1]))
+    # Token by token, with a cache.
+    arguments = {"beam_size": 1, "min_decoding_length": 0, "max_decoding_length": 9}
+    outputs = translator.translate_batch(inputs, **arguments, length_penalty=0, return_scores=True)
+    ids = {piece: i for i, piece in enumerate(target.pieces)}
+    targets = [target.encode(y) for y in LINES[::-1]]
+    targets += [[ids[piece] for piece in found.hypotheses[0]] for found in outputs]
+    expected = log_probs(model, [(source.encode(x), [*y, EOS]) for x, y in zip(LINES * 2, targets)])
+    for mine, found in zip(expected, scored):
         assert found.tokens[-1] == "</s>"
-        np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
+        np.testing.assert_allclose(found.log_probs, mine, atol=1e-4)
+    for mine, found in zip(expected[len(LINES) :], outputs, strict=True):
+        np.testing.assert_allclose(found.scores[0], mine[:9].sum(), atol=2e-4)
 
 
 def test_the_search_finds_the_same(random_params, tmp_path):

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from transformer.data.records import Records, listed
 from transformer.data.prefetch import prefetch
+from transformer.data.records import Records, listed
 from transformer.data.text_files import check_lines, count_and_hash, read_lines
 from transformer.system.errors import UserError
 

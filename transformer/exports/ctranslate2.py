@@ -15,7 +15,7 @@ from transformer.exports.consumption import NOT_AT_INFERENCE, OF_THE_CALL, Readi
 from transformer.exports.folder import unique_pieces
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params
-from transformer.models.positions import sinusoidal_encoding
+from transformer.models.positions import KINDS, sinusoidal_encoding
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.files import write_json
@@ -32,8 +32,17 @@ IRRELEVANT = {
     "model.feed_forward_bias": "the parameters say it",
     "model.d_ff": "the parameters say it",
     "model.max_positions": "of learned positions",
+    "model.max_distance": "the parameters say it, or it is written beside them",
 }
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "swish": "SWISH"}
+_GATES = {"glu": "Sigmoid", "reglu": "RELU", "geglu": "GELUTanh", "swiglu": "SWISH"}
+# The arguments of its stacks for our positions. Its encoders have no ALiBi.
+_POSITIONS = {
+    **{kind: {} for kind in ("sinusoidal", "learned", "none")},
+    "rotary": {"rotary_dim": 0},  # all channels
+    **{kind: {"relative_position": True} for kind in ("relative", "relative_keys")},
+    "t5": {"relative_attention_bias": True},
+}
 
 
 def check(config: TransformerConfig) -> None:
@@ -42,8 +51,9 @@ def check(config: TransformerConfig) -> None:
         "family": ("transformer",),
         "norm": ("post", "pre"),
         "normalization": ("layer_norm", "rms_norm"),
-        "positions": ("sinusoidal", "learned"),
+        "positions": tuple(_POSITIONS),
         "activation": tuple(_ACTIVATIONS),
+        "feed_forward": ("plain", *_GATES),
         "share_embeddings": SHARE_EMBEDDINGS,
         "words_per_position": (1,),
     }
@@ -99,12 +109,20 @@ def write_model(
     """Writes all files but the tokenizers', whose pieces are given."""
     specs = optional_module("ctranslate2", "exports").specs
     check(config)
-    spec = specs.TransformerSpec.from_config(
-        (config.num_encoder_layers, config.num_decoder_layers),
-        config.num_heads,
-        pre_norm=config.norm == "pre",
-        activation=getattr(specs.Activation, _ACTIVATIONS[config.activation]),
-        rms_norm=config.normalization == "rms_norm",
+    is_gated = config.feed_forward != "plain"
+    function = _GATES[config.feed_forward] if is_gated else _ACTIVATIONS[config.activation]
+    options = {
+        "num_heads": config.num_heads,
+        "num_heads_kv": config.num_key_value_heads or None,
+        "pre_norm": config.norm == "pre",
+        "activation": getattr(specs.Activation, function),
+        "ffn_glu": is_gated,
+        "rms_norm": config.normalization == "rms_norm",
+        **_POSITIONS[config.positions],
+    }
+    spec = specs.TransformerSpec(
+        specs.TransformerEncoderSpec(config.num_encoder_layers, **options),
+        specs.TransformerDecoderSpec(config.num_decoder_layers, **options),
     )
     _fill(spec, params, config)
     spec.register_source_vocabulary(source)
@@ -131,7 +149,8 @@ def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
         spec.decoder.projection.bias = _array(params["output_bias_V"])
     for name, side in (("source", spec.encoder), ("target", spec.decoder)):
         side.scale_embeddings = config.scale_embeddings
-        side.position_encodings.encodings = _positions(params, name, config)
+        if hasattr(side, "position_encodings"):
+            side.position_encodings.encodings = _positions(params, name, config)
     if config.norm == "pre":
         _norm(spec.encoder.layer_norm, params["encoder_norm"])
         _norm(spec.decoder.layer_norm, params["decoder_norm"])
@@ -139,10 +158,12 @@ def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
     for number, layer in enumerate(spec.encoder.layer):
         ours = params["encoder_layers"][number]
         _attention(layer.self_attention, ours, "self_attention", ["query key value", "output"])
+        _distances(layer.self_attention, params["encoder_layers"], number, config)
         _feed_forward(layer.ffn, ours)
     for number, layer in enumerate(spec.decoder.layer):
         ours = params["decoder_layers"][number]
         _attention(layer.self_attention, ours, "self_attention", ["query key value", "output"])
+        _distances(layer.self_attention, params["decoder_layers"], number, config)
         _attention(layer.attention, ours, "cross_attention", ["query", "key value", "output"])
         _feed_forward(layer.ffn, ours)
 
@@ -152,8 +173,24 @@ def _positions(params: Params, name: str, config: TransformerConfig) -> np.ndarr
     positions = np.arange(NUM_POSITIONS)
     if config.positions == "sinusoidal":
         return _array(sinusoidal_encoding(positions, config.d_model))
+    if config.positions != "learned":
+        return np.zeros((NUM_POSITIONS, config.d_model), np.float32)
     table_PD = _array(params[f"{name}_positions"])
     return table_PD[np.minimum(positions, config.max_positions - 1)]
+
+
+def _distances(spec: Any, layers: Params, number: int, config: TransformerConfig) -> None:
+    """Fills in what self-attention adds by distance, if it does."""
+    if hasattr(spec, "relative_position_keys"):
+        ours = layers[number]["self_attention"]["positions"]
+        spec.relative_position_keys = keys = _array(ours["key_RK"])
+        has_values = config.positions == "relative"
+        spec.relative_position_values = _array(ours["value_RU"]) if has_values else 0 * keys
+    if hasattr(spec, "relative_attention_bias"):  # one for all layers
+        ours = layers[0]["self_attention"]["positions"]
+        spec.relative_attention_bias = _array(ours["bias_RH"])
+        furthest = config.max_distance or KINDS["t5"].max_distance
+        spec.relative_attention_max_distance = np.int32(furthest)
 
 
 def _attention(spec: Any, layer: Params, name: str, groups: list[str]) -> None:
@@ -164,8 +201,11 @@ def _attention(spec: Any, layer: Params, name: str, groups: list[str]) -> None:
 
 
 def _feed_forward(spec: Any, layer: Params) -> None:
-    _linear(spec.linear_0, layer["feed_forward"]["hidden"])
-    _linear(spec.linear_1, layer["feed_forward"]["output"])
+    ours = layer["feed_forward"]
+    if hasattr(spec, "linear_0_noact"):
+        _linear(spec.linear_0_noact, ours["hidden"])
+    _linear(spec.linear_0, ours["gate" if hasattr(spec, "linear_0_noact") else "hidden"])
+    _linear(spec.linear_1, ours["output"])
     _norm(spec.layer_norm, layer["feed_forward_norm"]["norm"])
 
 
