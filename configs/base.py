@@ -146,6 +146,7 @@ def get_config() -> ConfigDict:
     # all; decoder (the latter two); none.
     config.model.share_embeddings = "all"
     config.model.scale_embeddings = True  # times sqrt(d_model), Section 3.4
+    config.model.scale_outputs = False  # logits divided by sqrt(d_model), as in T5
     # How many source tokens a position of the encoder holds; its embedding is the sum of theirs,
     # each times a learned mask. More than 1 for the facts of bAbI alone (docs/algorithmic.md).
     config.model.words_per_position = 1

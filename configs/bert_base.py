@@ -92,6 +92,7 @@ def get_model() -> ConfigDict:
             "num_decoder_layers",
             "share_embeddings",
             "scale_embeddings",
+            "scale_outputs",
             "output_bias",
             "words_per_position",
         ):

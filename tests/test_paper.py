@@ -76,7 +76,8 @@ class Paper:
             y = self.sublayer(y, norm, self.feed_forward, weights)
         if self.ends_in_norm:
             y = self.normalize(y, p["decoder_norm"])
-        return y @ output_table.T + p.get("output_bias_V", 0)
+        scale = D_MODEL**-0.5 if self.fields["scale_outputs"] else 1
+        return scale * y @ output_table.T + p.get("output_bias_V", 0)
 
     def embed(self, tokens, table, learned_positions):
         """Sections 3.4 and 3.5."""
@@ -238,7 +239,8 @@ def fields_of(**choices):
         dict(norm="pre", activation="swish", attention_bias=True),
         dict(positions="learned", share_embeddings="decoder", activation="gelu", output_bias=True),
         dict(norm="pre", positions="learned", share_embeddings="all", activation="elu"),
-        dict(norm="pre", normalization="rms_norm", attention_bias=True, scale_embeddings=False),
+        dict(norm="pre", normalization="rms_norm", attention_bias=True, scale_embeddings=False)
+        | dict(scale_outputs=True),
     ],
     ids=str,
 )

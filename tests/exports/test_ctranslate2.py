@@ -45,7 +45,10 @@ def pieces_of(tokenizer, lines):
         ),
         ((271,), {"positions": "relative", "max_distance": 2, "feed_forward": "glu"}),
         ((271,), {"positions": "relative_keys", "norm": "pre", "feed_forward": "geglu"}),
-        ((271,), {"positions": "t5", "num_encoder_layers": 2, "max_distance": 17}),
+        (
+            (271,),
+            {"positions": "t5", "max_distance": 17, "num_encoder_layers": 2, "scale_outputs": True},
+        ),
         ((271,), {"positions": "none", "feed_forward": "reglu", "num_key_value_heads": 1}),
     ],
 )

@@ -147,6 +147,8 @@ def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
     spec.decoder.projection.weight = _array(output_VD)
     if config.output_bias:
         spec.decoder.projection.bias = _array(params["output_bias_V"])
+    if config.scale_outputs:
+        spec.decoder.scale_outputs = np.float32(config.d_model**-0.5)
     for name, side in (("source", spec.encoder), ("target", spec.decoder)):
         side.scale_embeddings = config.scale_embeddings
         if hasattr(side, "position_encodings"):

@@ -151,10 +151,10 @@ class OwnOutput(EncoderDecoder):
     def output_layer(self) -> OutputLayer:
         bias_V = None if self.output_bias_V is None else self.output_bias_V[...]
         blocked = self.config.uses("blocked_loss")
-        return OutputLayer(self._output.table_VD[...], bias_V, self.dtype, blocked)
+        return OutputLayer(self._scaled(self._output.table_VD[...]), bias_V, self.dtype, blocked)
 
     def logits_of(self, y_BTD: jax.Array) -> jax.Array:
-        logits_BTV = self._output.logits(y_BTD)
+        logits_BTV = self._output.logits(self._scaled(y_BTD))
         if self.output_bias_V is not None:
             logits_BTV += self.output_bias_V[...][None, None]
         return logits_BTV
@@ -162,6 +162,10 @@ class OwnOutput(EncoderDecoder):
     def _embedding(self, vocab_size: int, rngs: nnx.Rngs) -> Embedding:
         scale, d_model = None if self.config.scale_embeddings else 1.0, self.config.d_model
         return Embedding(vocab_size, d_model, scale=scale, dtype=self.dtype, rngs=rngs)
+
+    def _scaled(self, factor: jax.Array) -> jax.Array:
+        """One factor of the logits."""
+        return factor * self.config.d_model**-0.5 if self.config.scale_outputs else factor
 
     @property
     def _output(self) -> Embedding:

@@ -50,6 +50,7 @@ class TransformerConfig(LayerConfig):
     scale_embeddings: bool
     output_bias: bool = False  # work directories of earlier commits lack it
     words_per_position: int = 1  # same
+    scale_outputs: bool = False  # same
 
     def __post_init__(self):
         super().__post_init__()

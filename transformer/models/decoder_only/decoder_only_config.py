@@ -27,6 +27,7 @@ class DecoderOnlyConfig(LayerConfig):
     experts_per_token: int
     expert_d_ff: int
     balance_weight: float = setting(architecture=False)
+    scale_outputs: bool = False  # work directories of earlier commits lack it
 
     position_kinds = tuple(kind for kind in KINDS if kind != "learned")
 

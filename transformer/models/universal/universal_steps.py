@@ -47,6 +47,7 @@ class UniversalConfig(LayerConfig):
     share_embeddings: str
     scale_embeddings: bool
     words_per_position: int = 1  # same
+    scale_outputs: bool = False  # same
 
     position_kinds = tuple(kind for kind in KINDS if kind != "learned")
 
