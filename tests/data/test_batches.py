@@ -77,7 +77,9 @@ def assert_equal(a: Batch, b: Batch) -> None:
 # --- Corpora ------------------------------------------------------------------------------
 
 
-def test_a_corpus_comes_as_often_as_its_weight_says():
+@pytest.mark.parametrize("block", [2**23, 5])  # pairs that are packed together
+def test_a_corpus_comes_as_often_as_its_weight_says(block, monkeypatch):
+    monkeypatch.setattr("transformer.data.rows._BLOCK", block)
     rng = np.random.default_rng(0)
     parts = [numbered(*rng.integers(2, 6, (2, count)).tolist()) for count in (17, 11, 13)]
     packed = PackedPairs(parts[0], 7, 7, 3, True, parts[1:], (1.0, 2.0, 0.5))

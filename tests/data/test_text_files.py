@@ -1,4 +1,5 @@
 import gzip
+import hashlib
 import io
 import lzma
 import os
@@ -50,10 +51,14 @@ INSIDE = "\x0b \x0c \x1c \x1d \x1e \x85 \u2028 \u2029 \r a"  # no line ends
         (b"\n  a \t\n\xef\xbb\xbfb\n\r\r\n", ["", "  a \t", "\ufeffb", "\r"]),
     ],
 )
-def test_lines(write, name, content, lines):
+def test_lines(write, name, content, lines, monkeypatch):
     path = write(content, name)
     assert list(read_lines(path)) == lines
-    assert count_and_hash(path)[0] == len(lines)
+    whole = hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+    for size in (3, 1 << 20):  # bytes that are read at once
+        monkeypatch.setattr("transformer.data.text_files._MANY_LINES", size)
+        assert count_and_hash(path) == (len(lines), whole)
+    assert count_and_hash(path, counts=str.strip) == (sum(map(bool, map(str.strip, lines))), whole)
     for size in (1, 2, 5):
         with open_text(path) as file:
             blocks = list(blocks_of_lines(file, "a", size))

@@ -209,7 +209,9 @@ def count_and_hash(path: str, *, counts: Callable[[str], Any] | None = None) -> 
             if not is_text:
                 for _ in read_lines(path):  # raises the error that names the line
                     pass
-            block, mark = block.removeprefix(mark).replace(b"\r\n", b"\n"), b""
+            block, mark = block.removeprefix(mark), b""
+            if b"\r" in block:  # found at once, where there is none
+                block = block.replace(b"\r\n", b"\n")
             if not block.endswith(b"\n"):
                 block = block.removesuffix(b"\r") + b"\n"
             content.update(block)
