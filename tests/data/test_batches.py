@@ -77,7 +77,7 @@ def assert_equal(a: Batch, b: Batch) -> None:
 # --- Corpora ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [2**23, 5])  # pairs that are packed together
+@pytest.mark.parametrize("block", [2**23, 6])  # pairs that are packed together
 def test_a_corpus_comes_as_often_as_its_weight_says(block, monkeypatch):
     monkeypatch.setattr("transformer.data.rows._BLOCK", block)
     rng = np.random.default_rng(0)
