@@ -83,7 +83,7 @@ def of_pairs(pairs: int, config: Sequence[str], place: Path) -> dict[str, float]
         own, mapped = [], []
 
         def watch(process: int) -> None:
-            sizes = [memory_of(x) for x in (process, *children_of(process))]  # noqa: B023
+            sizes = [memory_of(x) for x in (process, *children_of(process))]
             own.append(sum(x[0] for x in sizes))  # noqa: B023
             mapped.append(sum(x[1] for x in sizes))  # noqa: B023
 
