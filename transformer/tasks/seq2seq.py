@@ -12,6 +12,7 @@ import jax
 from absl import logging
 
 from transformer.data.batches import EvaluationBatches, PackedPairs, lengths_of
+from transformer.data.cleaning import Cleaning
 from transformer.data.packing import row_widths
 from transformer.data.pairs import PairSource, joined
 from transformer.data.sources import MAIN, DataConfig, Part, open_source, training_parts
@@ -270,7 +271,8 @@ def prepare(
         limits = data.max_source_length, data.max_target_length
         folder = os.path.join(data.data_dir, "token_cache")
         sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
-        encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut)
+        cleaning = Cleaning.of(data), tuple(kind.tags(data))
+        encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut, *cleaning)
         times = config.tokenizer.num_samples
         corpora = [token_cache(part.pairs, encoder, folder, num_samples=times) for part in parts]
         whole = PairEncoder(tokenizers, source_cut=cut)

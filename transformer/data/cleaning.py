@@ -1,0 +1,185 @@
+"""Filters of noisy training pairs, each counted by its name in FILTERS; see docs/cleaning.md.
+
+Spaces around and between words do not tell two texts apart.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from transformer.data.languages import UNSPACED
+from transformer.system.errors import UserError, check_choice, check_range, nearest, setting
+
+# In this order: a pair counts for the first that drops it.
+FILTERS = ("length_ratio", "identical", "wrong_script", "long_token", "duplicate")
+DUPLICATES = ("none", "pair", "source", "target")
+# Scripts as Unicode calls them. Names of letters begin with that of their script, but for Han's.
+SCRIPTS = [
+    "Arabic",
+    "Armenian",
+    "Bengali",
+    "Cyrillic",
+    "Devanagari",
+    "Ethiopic",
+    "Georgian",
+    "Greek",
+    "Gujarati",
+    "Gurmukhi",
+    "Han",
+    "Hangul",
+    "Hebrew",
+    "Hiragana",
+    "Kannada",
+    "Katakana",
+    "Khmer",
+    "Lao",
+    "Latin",
+    "Malayalam",
+    "Mongolian",
+    "Myanmar",
+    "Oriya",
+    "Sinhala",
+    "Syriac",
+    "Tamil",
+    "Telugu",
+    "Thaana",
+    "Thai",
+    "Tibetan",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaning:
+    """The fields of the data section for filters; see configs/base.py. By default all are off."""
+
+    max_length_ratio: float = setting(default=0.0)
+    drop_identical: bool = setting(default=False)
+    source_script: str | None = setting(default=None)
+    target_script: str | None = setting(default=None)
+    min_script_share: float = setting(default=0.5)
+    max_characters_per_token: int = setting(default=0)
+    drop_duplicates: str = setting(default="none")
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        """The filters of any data section."""
+        fields = dataclasses.fields(cls) if isinstance(data, cls) else ()
+        return cls(**{field.name: getattr(data, field.name) for field in fields})
+
+    def check(self) -> None:
+        """Raises UserError for values that cannot be."""
+        if self.max_length_ratio:
+            check_range(self, "data", "max_length_ratio", 1)
+        if not 0 < self.min_script_share <= 1:
+            raise UserError(
+                f"data.min_script_share is {self.min_script_share}; it must be above 0 and at most "
+                "1"
+            )
+        check_range(self, "data", "max_characters_per_token", 0)
+        check_choice(self, "data", "drop_duplicates", DUPLICATES)
+        for side in ("source", "target"):
+            for name in _names(getattr(self, f"{side}_script")):
+                if name not in SCRIPTS:
+                    raise UserError(
+                        f"data.{side}_script is {name!r:.60}, which is no script known here; "
+                        f"{nearest(name, SCRIPTS)}"
+                    )
+
+    @property
+    def filters(self) -> list[str]:
+        """The names of those that are on."""
+        has_script = self.source_script or self.target_script
+        on = (self.max_length_ratio, self.drop_identical, has_script, self.max_characters_per_token)
+        both = zip(FILTERS, (*on, self.drop_duplicates != DUPLICATES[0]), strict=True)
+        return [name for name, is_on in both if is_on]
+
+
+def reason(
+    config: Cleaning, tags: Sequence[str], pair: tuple[str, str], lengths: tuple[int, int]
+) -> str | None:
+    """The first filter that drops a pair; `duplicate` takes another way, see `DistinctHashes`.
+
+    tags: words that are no part of a source, if they come first. lengths: in tokens.
+    """
+    if config.max_length_ratio and max(lengths) > config.max_length_ratio * min(lengths):
+        return "length_ratio"
+    source, target = map(str.split, pair)
+    if source[:1] and source[0] in tags:
+        source = source[1:]
+    if config.drop_identical and source == target:
+        return "identical"
+    for words, scripts in (source, config.source_script), (target, config.target_script):
+        if scripts:
+            letters = "".join(words).translate(_marks(scripts))
+            if letters.count("1") < config.min_script_share * len(letters):
+                return "wrong_script"
+    most = config.max_characters_per_token
+    if most and any(len(x) > most and _is_long(x, most) for x in (*source, *target)):
+        return "long_token"
+    return None
+
+
+def hash_of(config: Cleaning, pair: tuple[str, str]) -> bytes:
+    """8 bytes that two pairs share if one is a duplicate of the other, else almost never."""
+    texts = {"pair": pair, "source": pair[:1], "target": pair[1:]}[config.drop_duplicates]
+    line = "\n".join(" ".join(text.split()) for text in texts)
+    return hashlib.blake2b(line.encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+class DistinctHashes:
+    """A set of hashes, 8 bytes each: sorted arrays, each more than twice as long as the next."""
+
+    def __init__(self):
+        self._arrays: list[np.ndarray] = []
+
+    def add(self, hashes: np.ndarray) -> np.ndarray:
+        """Adds hashes; True for those that were not in the set, nor earlier among these."""
+        new, places = np.unique(hashes, return_index=True)
+        for known in self._arrays:
+            found = np.minimum(np.searchsorted(known, new), len(known) - 1)
+            is_new = known[found] != new
+            new, places = new[is_new], places[is_new]
+        if len(new):
+            self._arrays.append(new)
+        while len(self._arrays) > 1 and len(self._arrays[-2]) <= 2 * len(self._arrays[-1]):
+            both = np.concatenate([self._arrays.pop(), self._arrays.pop()])
+            both.sort(kind="stable")  # which merges
+            self._arrays.append(both)
+        is_first = np.zeros(len(hashes), bool)
+        is_first[places] = True
+        return is_first
+
+
+def _names(scripts: str | None) -> list[str]:
+    return [name.strip() for name in scripts.split(",")] if scripts else []
+
+
+def _is_long(word: str, most: int) -> bool:
+    return any(len(part) > most for part in UNSPACED.split(word))
+
+
+class _Marks(dict):
+    """For str.translate: letters of some scripts become 1, others 0; what is no letter goes."""
+
+    def __init__(self, scripts: str):
+        super().__init__()
+        self._beginnings = {"CJK" if x == "Han" else x.upper() for x in _names(scripts)}
+
+    def __missing__(self, code: int) -> str:
+        # NFKC: the letters that wide, narrow, bold or superscript ones stand for.
+        letter = unicodedata.normalize("NFKC", chr(code))[:1]
+        self[code] = ""
+        if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo"):
+            first = unicodedata.name(letter, "").replace("-", " ").partition(" ")[0]
+            self[code] = "1" if first in self._beginnings else "0"
+        return self[code]
+
+
+@functools.cache
+def _marks(scripts: str) -> _Marks:
+    return _Marks(scripts)
