@@ -19,38 +19,11 @@ from transformer.system.errors import UserError, check_choice, check_range, near
 FILTERS = ("length_ratio", "identical", "wrong_script", "long_token", "duplicate")
 DUPLICATES = ("none", "pair", "source", "target")
 # Scripts as Unicode calls them. Names of letters begin with that of their script, but for Han's.
-SCRIPTS = [
-    "Arabic",
-    "Armenian",
-    "Bengali",
-    "Cyrillic",
-    "Devanagari",
-    "Ethiopic",
-    "Georgian",
-    "Greek",
-    "Gujarati",
-    "Gurmukhi",
-    "Han",
-    "Hangul",
-    "Hebrew",
-    "Hiragana",
-    "Kannada",
-    "Katakana",
-    "Khmer",
-    "Lao",
-    "Latin",
-    "Malayalam",
-    "Mongolian",
-    "Myanmar",
-    "Oriya",
-    "Sinhala",
-    "Syriac",
-    "Tamil",
-    "Telugu",
-    "Thaana",
-    "Thai",
-    "Tibetan",
-]
+_SCRIPTS = """
+Arabic Armenian Bengali Cyrillic Devanagari Ethiopic Georgian Greek Gujarati Gurmukhi Han Hangul
+Hebrew Hiragana Kannada Katakana Khmer Lao Latin Malayalam Mongolian Myanmar Oriya Sinhala Syriac
+Tamil Telugu Thaana Thai Tibetan
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +57,10 @@ class Cleaning:
         check_choice(self, "data", "drop_duplicates", DUPLICATES)
         for side in ("source", "target"):
             for name in _names(getattr(self, f"{side}_script")):
-                if name not in SCRIPTS:
+                if name not in (known := _SCRIPTS.split()):
                     raise UserError(
                         f"data.{side}_script is {name!r:.60}, which is no script known here; "
-                        f"{nearest(name, SCRIPTS)}"
+                        f"{nearest(name, known)}"
                     )
 
     @property
@@ -97,6 +70,9 @@ class Cleaning:
         on = (self.max_length_ratio, self.drop_identical, has_script, self.max_characters_per_token)
         both = zip(FILTERS, (*on, self.drop_duplicates != DUPLICATES[0]), strict=True)
         return [name for name, is_on in both if is_on]
+
+
+OFF = Cleaning()
 
 
 def reason(

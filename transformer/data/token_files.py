@@ -35,8 +35,8 @@ class TokenizedPairs:
       vocabulary of more than 65,536, int32.
     source_offsets, target_offsets: int64 (N + 1,); sentence i is
       tokens[offsets[i]:offsets[i + 1]].
-    report: numbers of pairs: found ('total'), kept ('pairs'), dropped (see `drops`), and with a source
-      that was cut ('source_cut').
+    report: numbers of pairs: found ('total'), kept ('pairs'), dropped (see `drops`), and with a
+      source that was cut ('source_cut').
     The arrays are memory-mapped and read-only.
     """
 

@@ -14,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from transformer.data.cleaning import Cleaning, hash_of, reason
+from transformer.data.cleaning import OFF, Cleaning, hash_of, reason
 from transformer.data.pairs import Pair
 from transformer.data.prefetch import in_order
 from transformer.data.token_files import COUNTED, Chunk, token_dtype
@@ -39,7 +39,7 @@ class PairEncoder:
     max_lengths: tuple[int | None, int | None] = (None, None)
     sampling_alpha: float = 0.0
     source_cut: int | None = None
-    cleaning: Cleaning = Cleaning()
+    cleaning: Cleaning = OFF
     tags: tuple[str, ...] = ()
 
     def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> Chunk:
