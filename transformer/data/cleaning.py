@@ -76,34 +76,34 @@ OFF = Cleaning()
 
 
 def reason(
-    config: Cleaning, tags: Sequence[str], pair: tuple[str, str], lengths: tuple[int, int]
+    config: Cleaning, tags: Sequence[str], words: Sequence[list[str]], lengths: Sequence[int]
 ) -> str | None:
     """The first filter that drops a pair; `duplicate` takes another way, see `DistinctHashes`.
 
-    tags: words that are no part of a source, if they come first. lengths: in tokens.
+    tags: words that are no part of a source, if they come first.
+    words: between spaces, of both sides. lengths: of both, in tokens.
     """
     if config.max_length_ratio and max(lengths) > config.max_length_ratio * min(lengths):
         return "length_ratio"
-    source, target = map(str.split, pair)
+    source, target = words
     if source[:1] and source[0] in tags:
         source = source[1:]
     if config.drop_identical and source == target:
         return "identical"
-    for words, scripts in (source, config.source_script), (target, config.target_script):
-        if scripts:
-            letters = "".join(words).translate(_marks(scripts))
-            if letters.count("1") < config.min_script_share * len(letters):
-                return "wrong_script"
+    for side, scripts in (source, config.source_script), (target, config.target_script):
+        if scripts and _share("".join(side), scripts) < config.min_script_share:
+            return "wrong_script"
     most = config.max_characters_per_token
-    if most and any(len(x) > most and _is_long(x, most) for x in (*source, *target)):
-        return "long_token"
+    if most and max(map(len, (*source, *target)), default=0) > most:
+        if any(len(part) > most for word in (*source, *target) for part in UNSPACED.split(word)):
+            return "long_token"
     return None
 
 
-def hash_of(config: Cleaning, pair: tuple[str, str]) -> bytes:
+def hash_of(config: Cleaning, words: Sequence[list[str]]) -> bytes:
     """8 bytes that two pairs share if one is a duplicate of the other, else almost never."""
-    texts = {"pair": pair, "source": pair[:1], "target": pair[1:]}[config.drop_duplicates]
-    line = "\n".join(" ".join(text.split()) for text in texts)
+    sides = {"pair": words, "source": words[:1], "target": words[1:]}[config.drop_duplicates]
+    line = "\n".join(map(" ".join, sides))
     return hashlib.blake2b(line.encode(errors="surrogatepass"), digest_size=8).digest()
 
 
@@ -135,15 +135,24 @@ def _names(scripts: str | None) -> list[str]:
     return [name.strip() for name in scripts.split(",")] if scripts else []
 
 
-def _is_long(word: str, most: int) -> bool:
-    return any(len(part) > most for part in UNSPACED.split(word))
+def _share(text: str, scripts: str) -> float:
+    """The share of the letters of a text that are of some scripts; 1 if there are no letters."""
+    marks = _marks(scripts)
+    if marks.right.issuperset(text):
+        return 1.0  # usual, and found sooner
+    letters = text.translate(marks)
+    return letters.count("1") / len(letters) if letters else 1.0
 
 
 class _Marks(dict):
-    """For str.translate: letters of some scripts become 1, others 0; what is no letter goes."""
+    """For str.translate: letters of some scripts become 1, others 0; what is no letter goes.
+
+    right: characters met so far that do not become 0.
+    """
 
     def __init__(self, scripts: str):
         super().__init__()
+        self.right: set[str] = set()
         self._beginnings = {"CJK" if x == "Han" else x.upper() for x in _names(scripts)}
 
     def __missing__(self, code: int) -> str:
@@ -153,6 +162,8 @@ class _Marks(dict):
         if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo"):
             first = unicodedata.name(letter, "").replace("-", " ").partition(" ")[0]
             self[code] = "1" if first in self._beginnings else "0"
+        if self[code] != "0":
+            self.right.add(chr(code))
         return self[code]
 
 

@@ -71,12 +71,12 @@ class PairEncoder:
                     counts["target_too_long"] += 1
                     continue
             if filters:
-                lengths = len(source), len(target)
-                if why := reason(self.cleaning, self.tags, pair, lengths):
+                words, lengths = [pair[0].split(), pair[1].split()], [len(source), len(target)]
+                if why := reason(self.cleaning, self.tags, words, lengths):
                     counts[why] += 1
                     continue
                 if "duplicate" in counts:
-                    hashes.append(hash_of(self.cleaning, pair))
+                    hashes.append(hash_of(self.cleaning, words))
             if self.source_cut and len(source) >= self.source_cut:
                 counts["source_cut"] += 1
                 source = source[: self.source_cut - 1]
