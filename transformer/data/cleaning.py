@@ -93,10 +93,10 @@ def reason(
     for side, scripts in (source, config.source_script), (target, config.target_script):
         if scripts and _share("".join(side), scripts) < config.min_script_share:
             return "wrong_script"
-    most = config.max_characters_per_token
-    if most and max(map(len, (*source, *target)), default=0) > most:
-        if any(len(part) > most for word in (*source, *target) for part in UNSPACED.split(word)):
-            return "long_token"
+    most, both = config.max_characters_per_token, [*source, *target]
+    is_long = most and max(map(len, both), default=0) > most
+    if is_long and any(len(part) > most for word in both for part in UNSPACED.split(word)):
+        return "long_token"
     return None
 
 
