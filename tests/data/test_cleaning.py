@@ -159,6 +159,10 @@ def test_a_tokenizer_learns_from_clean_pairs():
     assert not {"▁дом", "▁longword", "▁c"} & {*found.pieces}
     assert {"▁a", "▁x"} < {*found.pieces}
     assert "▁дом" in words_of(pairs).source.pieces
+    with pytest.raises(
+        UserError, match=r"^the filters leave none of 4 pairs; see docs/cleaning\.md$"
+    ):
+        words_of(pairs, source_script="Greek")
 
 
 UNKNOWN = "which is no script known here;"

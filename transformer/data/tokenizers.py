@@ -168,6 +168,8 @@ def get_tokenizers(
         words = ([text.split() for text in pair] for pair in sample)
         whys = (reason(cleaning, tags, both, lengths=(1, 1)) for both in words)
         sample = [pair for pair, why in zip(sample, whys, strict=True) if not why]
+        if not sample:
+            raise UserError(f"the filters leave none of {pairs.describe()}; see docs/cleaning.md")
     logging.info("training the tokenizer on %d of %d pairs", len(sample), len(pairs))
     return _train(config, sample, tags)
 
