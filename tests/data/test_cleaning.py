@@ -21,6 +21,7 @@ from transformer.data.token_cache import token_cache
 from transformer.data.token_files import TokenizedPairs
 from transformer.data.token_workers import PairEncoder
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
+from transformer.data.words import words_of
 from transformer.runs.run_config import Config, checked_section
 from transformer.system.errors import UserError
 from transformer.tasks.pair_training import Seq2SeqTraining
@@ -30,7 +31,7 @@ LATIN = {"source_script": "Latin", "target_script": "Latin"}
 JAPANESE = {"source_script": "Han, Hiragana,Katakana"}
 
 
-def words_of(pairs: list[tuple[str, str]], **cleaning) -> Tokenizers:
+def tokenizers_of(pairs: list[tuple[str, str]], **cleaning) -> Tokenizers:
     config = TokenizerConfig("word", 100, True, 1000, 0.0, 1, None, None)
     return get_tokenizers("nowhere", config, source_of(pairs), (), Cleaning(**cleaning))
 
@@ -40,7 +41,7 @@ def source_of(pairs: list[tuple[str, str]]) -> ReadPairs:
 
 
 def cleaned(folder, pairs, **fields) -> TokenizedPairs:
-    encoder = PairEncoder(words_of(pairs), (9, 9), cleaning=Cleaning(**fields), tags=("<bt>",))
+    encoder = PairEncoder(tokenizers_of(pairs), (9, 9), cleaning=Cleaning(**fields), tags=("<bt>",))
     return token_cache(source_of(pairs), encoder, folder)
 
 
@@ -69,6 +70,7 @@ def cleaned(folder, pairs, **fields) -> TokenizedPairs:
         ({"target_script": "Devanagari"}, "x", "हिन्दी", None),
         ({"max_characters_per_token": 5}, "abcde fghij", "a", None),
         ({"max_characters_per_token": 5}, "a", "abcdef", "long_token"),
+        ({"max_characters_per_token": 5}, "abc\u00a0def", "a", "long_token"),
         ({"max_characters_per_token": 5}, "我们都喜欢吃苹果和香蕉", "ไทยไทยไทย", None),
         ({"max_characters_per_token": 5}, "我们abcdef都", "a", "long_token"),
         ({"max_length_ratio": 3.0, "drop_identical": True}, "a", "a", "identical"),
@@ -77,7 +79,7 @@ def cleaned(folder, pairs, **fields) -> TokenizedPairs:
     ],
 )
 def test_the_filters_of_a_pair(fields, source, target, expected):
-    words = [source.split(), target.split()]
+    words = [words_of(source), words_of(target)]
     assert reason(Cleaning(**fields), ["<bt>"], words, [*map(len, words)]) == expected
 
 
@@ -100,7 +102,7 @@ def test_duplicates(tmp_path, monkeypatch, choice, pairs, kept):
     for size in (1, 2, 100):  # pairs that are tokenised at once
         monkeypatch.setattr(module, "_CHUNK", size)
         found = cleaned(tmp_path / str(size), pairs, drop_duplicates=choice)
-        encode, numbers = words_of(pairs).source.encode, range(len(found))
+        encode, numbers = tokenizers_of(pairs).source.encode, range(len(found))
         ids = [[found.source(i)[:-1].tolist(), found.target(i)[:-1].tolist()] for i in numbers]
         assert ids == [[encode(text) for text in pairs[number]] for number in kept]
         assert found.report["total"] == len(pairs)
@@ -127,7 +129,7 @@ def test_distinct_hashes():
 
 def test_the_key_of_a_cache_is_the_earlier_one_if_all_are_off(tmp_path):
     pairs = [A, C]
-    both = words_of(pairs)
+    both = tokenizers_of(pairs)
     changes = [
         {}, {"min_script_share": 0.7}, {"max_length_ratio": 3.0}, {"max_length_ratio": 4.0},
         {"drop_identical": True}, LATIN, LATIN | {"min_script_share": 0.7},
@@ -155,14 +157,12 @@ def test_nothing_left_names_the_filters(tmp_path):
 
 def test_a_tokenizer_learns_from_clean_pairs():
     pairs = [("a b", "x"), ("<bt> c", "дом"), ("a b", "x"), ("longword", "x")]
-    found = words_of(pairs, **LATIN, max_characters_per_token=4, drop_duplicates="pair").source
+    found = tokenizers_of(pairs, **LATIN, max_characters_per_token=4, drop_duplicates="pair").source
     assert not {"▁дом", "▁longword", "▁c"} & {*found.pieces}
     assert {"▁a", "▁x"} < {*found.pieces}
-    assert "▁дом" in words_of(pairs).source.pieces
-    with pytest.raises(
-        UserError, match=r"^the filters leave none of 4 pairs; see docs/cleaning\.md$"
-    ):
-        words_of(pairs, source_script="Greek")
+    assert "▁дом" in tokenizers_of(pairs).source.pieces
+    with pytest.raises(UserError, match=r"^the filters leave none of 4 pairs; see docs/cl"):
+        tokenizers_of(pairs, source_script="Greek")
 
 
 UNKNOWN = "which is no script known here;"

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from transformer.data.languages import UNSPACED
+from transformer.data.words import Characters
 from transformer.system.errors import UserError, check_choice, check_range, nearest, setting
 
 # In this order: a pair counts for the first that drops it.
@@ -137,36 +138,29 @@ def _names(scripts: str | None) -> list[str]:
 
 def _share(text: str, scripts: str) -> float:
     """The share of the letters of a text that are of some scripts; 1 if there are no letters."""
-    marks = _marks(scripts)
-    if marks.right.issuperset(text):
+    marks, right = _marks(scripts)
+    if right.issuperset(text):
         return 1.0  # usual, and found sooner
     letters = text.translate(marks)
     return letters.count("1") / len(letters) if letters else 1.0
 
 
-class _Marks(dict):
-    """For str.translate: letters of some scripts become 1, others 0; what is no letter goes.
+@functools.cache
+def _marks(scripts: str) -> tuple[Characters, set[str]]:
+    """For str.translate: letters of the scripts become 1, others 0; what is no letter goes.
 
-    right: characters met so far that do not become 0.
+    Returns also the characters met so far that do not become 0.
     """
+    beginnings, right = {"CJK" if x == "Han" else x.upper() for x in _names(scripts)}, set()
 
-    def __init__(self, scripts: str):
-        super().__init__()
-        self.right: set[str] = set()
-        self._beginnings = {"CJK" if x == "Han" else x.upper() for x in _names(scripts)}
-
-    def __missing__(self, code: int) -> str:
+    def mark(character: str) -> str:
         # NFKC: the letters that wide, narrow, bold or superscript ones stand for.
-        letter = unicodedata.normalize("NFKC", chr(code))[:1]
-        self[code] = ""
+        letter, found = unicodedata.normalize("NFKC", character)[:1], ""
         if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo"):
             first = unicodedata.name(letter, "").replace("-", " ").partition(" ")[0]
-            self[code] = "1" if first in self._beginnings else "0"
-        if self[code] != "0":
-            self.right.add(chr(code))
-        return self[code]
+            found = "1" if first in beginnings else "0"
+        if found != "0":
+            right.add(character)
+        return found
 
-
-@functools.cache
-def _marks(scripts: str) -> _Marks:
-    return _Marks(scripts)
+    return Characters(mark), right

@@ -20,6 +20,7 @@ from transformer.data.prefetch import in_order
 from transformer.data.token_files import COUNTED, Chunk, token_dtype
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS
+from transformer.data.words import words_of
 from transformer.system.cpu import available_cores
 
 
@@ -71,7 +72,7 @@ class PairEncoder:
                     counts["target_too_long"] += 1
                     continue
             if filters:
-                words, lengths = [pair[0].split(), pair[1].split()], [len(source), len(target)]
+                words, lengths = [*map(words_of, pair)], [len(source), len(target)]
                 if why := reason(self.cleaning, self.tags, words, lengths):
                     counts[why] += 1
                     continue

@@ -14,6 +14,7 @@ from transformer.data.pairs import Pair, PairSource
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
+from transformer.data.words import words_of
 from transformer.system.errors import COUNT, UserError, check_choice, check_range, setting
 from transformer.system.files import write_atomically
 from transformer.system.paths import cannot_read, local
@@ -165,7 +166,7 @@ def get_tokenizers(
         return _configured(config)
     sample = pairs.sample(config.sample_size)
     if cleaning.filters:
-        words = ([text.split() for text in pair] for pair in sample)
+        words = ([*map(words_of, pair)] for pair in sample)
         whys = (reason(cleaning, tags, both, lengths=(1, 1)) for both in words)
         sample = [pair for pair, why in zip(sample, whys, strict=True) if not why]
         if not sample:
