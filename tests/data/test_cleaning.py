@@ -14,7 +14,8 @@ import pytest
 from configs import base, demo
 from transformer.data import token_cache as module
 from transformer.data.batches import PackedPairs
-from transformer.data.cleaning import DUPLICATES, FILTERS, OFF, Cleaning, DistinctHashes, reason
+from transformer.data.cleaning import DUPLICATES, FILTERS, OFF, Cleaning, reason
+from transformer.data.distinct_hashes import DistinctHashes
 from transformer.data.pairs import ReadPairs
 from transformer.data.sources import DataConfig, training_source
 from transformer.data.token_cache import token_cache

@@ -10,8 +10,6 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from transformer.data.languages import UNSPACED
 from transformer.data.words import Characters
 from transformer.system.errors import UserError, check_choice, check_range, nearest, setting
@@ -79,7 +77,7 @@ OFF = Cleaning()
 def reason(
     config: Cleaning, tags: Sequence[str], words: Sequence[list[str]], lengths: Sequence[int]
 ) -> str | None:
-    """The first filter that drops a pair; `duplicate` takes another way, see `DistinctHashes`.
+    """The first filter that drops a pair; `duplicate` takes another way, see distinct_hashes.py.
 
     tags: words that are no part of a source, if they come first.
     words: between spaces, of both sides. lengths: of both, in tokens.
@@ -106,30 +104,6 @@ def hash_of(config: Cleaning, words: Sequence[list[str]]) -> bytes:
     sides = {"pair": words, "source": words[:1], "target": words[1:]}[config.drop_duplicates]
     line = "\n".join(map(" ".join, sides))
     return hashlib.blake2b(line.encode(errors="surrogatepass"), digest_size=8).digest()
-
-
-class DistinctHashes:
-    """A set of hashes, 8 bytes each: sorted arrays, each more than twice as long as the next."""
-
-    def __init__(self):
-        self._arrays: list[np.ndarray] = []
-
-    def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Adds hashes; True for those that were not in the set, nor earlier among these."""
-        new, places = np.unique(hashes, return_index=True)
-        for known in self._arrays:
-            found = np.minimum(np.searchsorted(known, new), len(known) - 1)
-            is_new = known[found] != new
-            new, places = new[is_new], places[is_new]
-        if len(new):
-            self._arrays.append(new)
-        while len(self._arrays) > 1 and len(self._arrays[-2]) <= 2 * len(self._arrays[-1]):
-            both = np.concatenate([self._arrays.pop(), self._arrays.pop()])
-            both.sort(kind="stable")  # which merges
-            self._arrays.append(both)
-        is_first = np.zeros(len(hashes), bool)
-        is_first[places] = True
-        return is_first
 
 
 def _names(scripts: str | None) -> list[str]:

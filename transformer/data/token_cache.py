@@ -15,7 +15,7 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer.data.cleaning import DistinctHashes
+from transformer.data.distinct_hashes import DistinctHashes
 from transformer.data.pairs import PairSource
 from transformer.data.token_files import TokenizedPairs, TokenWriter, drops, read
 from transformer.data.token_workers import PairEncoder, encode
