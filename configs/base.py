@@ -74,6 +74,22 @@ def get_config() -> ConfigDict:
     # counted. Sentences to translate are never dropped or cut.
     config.data.max_source_length = 256
     config.data.max_target_length = 256
+    # Filters drop noisy training pairs, and all are off; held-out pairs stay (docs/cleaning.md).
+    # One side may have at most so many times the tokens of the other, such as 3; 0: any.
+    config.data.max_length_ratio = 0.0
+    # Drop pairs whose sides are the same text.
+    config.data.drop_identical = False
+    # The scripts of source and target: Latin, Cyrillic or another of Unicode's names, or several
+    # such as Han,Hiragana,Katakana. Of a side's letters at least min_script_share must be of its
+    # script.
+    config.data.source_script = placeholder(str)
+    config.data.target_script = placeholder(str)
+    config.data.min_script_share = 0.5
+    # The most characters of a word between spaces, such as 40; 0: any.
+    config.data.max_characters_per_token = 0
+    # Which pairs are dropped as duplicates: none; or those of which the whole pair, the source or
+    # the target came before.
+    config.data.drop_duplicates = "none"
     # Several pairs share a row of a batch, so that few positions are padding. Rows are as wide as
     # the longest pair allowed; the side with more tokens gets wider rows. False: one pair a row,
     # as wide as the longest pair, for models that cannot keep the pairs of a row apart.

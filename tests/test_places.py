@@ -53,9 +53,9 @@ NO_PLACES = {
 NO_PLACE_FIELDS = {
     "task": "name statistics",
     "data": "corpora.source_field corpora.target_field corpora.tag "
-    "bleu_tokenizer corrupt_files dataset document_field label_field "
+    "bleu_tokenizer corrupt_files dataset document_field drop_duplicates label_field "
     "line_break long_documents masking other_sizes second_field source_field source_language "
-    "summary_field tags target_field target_language test_split "
+    "source_script summary_field tags target_field target_language target_script test_split "
     "test_summary_fields text_field train_split validation_split "
     "train_trees validation_trees test_trees",  # patterns below data.raw_dir
     "tokenizer": "model_type target_model_type",

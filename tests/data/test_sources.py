@@ -9,6 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from transformer.data import datasets
+from transformer.data.cleaning import Cleaning
 from transformer.data.pairs import PairSource, TextPairs
 from transformer.data.sources import (
     Corpus,
@@ -229,6 +230,7 @@ def test_files_may_move_and_are_not_recorded():
         assert flags.items() >= expected.items()
         others = "bleu_tokenizer", "source_field", "target_field", "has_header", "dataset"
         others += "train_split", "validation_split", "test_split"
+        others += (*(field.name for field in dataclasses.fields(Cleaning)),)
         assert bool(flags) == (name in places or name in others)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from transformer.data import token_cache as module
 from transformer.data import token_workers
+from transformer.data.cleaning import OFF, Cleaning
 from transformer.data.pairs import PairSource
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.subword_nmt import train_subword_nmt
@@ -59,9 +60,10 @@ def token_cache(
     cache_dir: str | os.PathLike,
     max_lengths: tuple[int | None, int | None] = (None, None),
     sampling_alpha: float = 0.0,
+    cleaning: Cleaning = OFF,
     **others: int,
 ) -> TokenizedPairs:
-    encoder = token_workers.PairEncoder(tokenizers, max_lengths, sampling_alpha)
+    encoder = token_workers.PairEncoder(tokenizers, max_lengths, sampling_alpha, cleaning=cleaning)
     return module.token_cache(pairs, encoder, cache_dir, **others)
 
 
@@ -192,25 +194,28 @@ def test_each_part_of_the_key_counts(tmp_path, monkeypatch):
 
 
 def test_sampling(tmp_path, monkeypatch):
-    """Each pair several times, every time split otherwise; the same in any number of processes."""
+    """Each pair several times, every time split otherwise; the same in any number of processes.
+
+    Duplicates are dropped, so those of one time.
+    """
     monkeypatch.setattr(module, "_CHUNK", 7)
     words = ["low", "lower", "newest", "widest"]
-    lines = [" ".join(words[i % 4 :] + words[: i % 3]) for i in range(17)]
-    pairs = Pairs([(line, line.upper()) for line in lines])
-    sources, targets = zip(*pairs.pairs)
+    lines = [" ".join(words[i % 4 :] + words[: i // 4]) for i in range(17)]
+    unique = [(line, line.upper()) for line in lines]
+    pairs, (sources, targets) = Pairs([*unique, *unique]), zip(*unique, strict=True)
     both = Tokenizers(
         train_sentencepiece(sources, vocab_size=290, model_type="bpe"),
         # With the symbols of other words, so that not all splits are of unknown ones.
         train_subword_nmt([*targets, "WOL REWOL OWE LOWT STIDE NEWID"], num_merges=20),
     )
-    sampling = {"sampling_alpha": 0.3, "num_samples": 3}
+    cleaning = Cleaning(drop_duplicates="pair")
     one, other = (
-        token_cache(pairs, both, tmp_path / name, (30, 60), num_processes=count, **sampling)
-        for name, count in (("a", 0), ("b", 2))
+        token_cache(pairs, both, tmp_path / name, (99, 99), 0.3, cleaning, num_samples=3, **given)
+        for name, given in (("a", {"num_processes": 0}), ("b", {"num_processes": 2}))
     )
     for name in ARRAYS:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert one.report["total"] == one.report["pairs"] == len(one) == 51
+    assert one.report["total"] == 2 * one.report["duplicate"] == 2 * len(one) == 102
     for tokenizer, side, texts in (
         (both.source, one.source, sources),
         (both.target, one.target, targets),

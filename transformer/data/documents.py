@@ -114,18 +114,10 @@ def cut(
             "between documents, or set model.head to masked_lm"
         )
     draw = random.Random(seed).random  # Python promises that this stays the same
-    spans: list[tuple[int, int, int, int]] = []
-    is_random: list[int] = []
-    for _ in range(duplicates):
-        for number in range(len(documents)):
-            if has_pairs:
-                pairs = _pairs(documents, number, max_length - 3, short_rate, draw)
-                for span, label in pairs:
-                    spans.append(span)
-                    is_random.append(label)
-            else:
-                spans.extend(_singles(documents, number, max_length - 2, short_rate, draw))
-    labels = is_random if has_pairs else [-1] * len(spans)
+    make, room = (_pairs, max_length - 3) if has_pairs else (_singles, max_length - 2)
+    numbers = duplicates * list(range(len(documents)))
+    found = [x for number in numbers for x in make(documents, number, room, short_rate, draw)]
+    spans, labels = zip(*found, strict=True)
     return Sequences(documents, np.array(spans, np.int64), np.array(labels, np.int8))
 
 
@@ -183,15 +175,15 @@ def _truncate(a, b, room, draw) -> tuple[int, int, int, int]:
 
 
 def _singles(documents, number, room, short_rate, draw):
-    """Spans of one document, without B. A line longer than a sequence is cut off."""
+    """Spans of one document, without B, labelled -1. A line longer than a sequence is cut off."""
     offsets, starts = documents.offsets, documents.starts
     target = _target(room, short_rate, draw)
     begin = int(starts[number])
     for line in range(begin, int(starts[number + 1])):
         if offsets[line + 1] - offsets[begin] > target and line > begin:
-            yield _single(offsets, begin, line, room)
+            yield _single(offsets, begin, line, room), -1
             begin = line
-    yield _single(offsets, begin, int(starts[number + 1]), room)
+    yield _single(offsets, begin, int(starts[number + 1]), room), -1
 
 
 def _single(offsets, begin, end, room) -> tuple[int, int, int, int]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from transformer.data.documents import read_documents
 from transformer.data.records import Records
 from transformer.data.text_files import ending, read_lines, unpacked_name
-from transformer.data.words import words_of
+from transformer.data.words import Characters, words_of
 from transformer.system.errors import UserError
 from transformer.system.paths import check_utf8, looked_up
 from transformer.system.reading import plain
@@ -91,18 +91,13 @@ def _one_line(article: Path, name: str) -> str | None:
     return None
 
 
-class _Letters(dict):
-    """Each character's code, as `str.translate` wants it: itself in a word, or else a space."""
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        # Without the marks, words of Indian scripts would end at vowels.
-        is_of_word = character.isalnum() or unicodedata.category(character).startswith("M")
-        self[code] = character if is_of_word else " "
-        return self[code]
+def _in_word(character: str) -> str:
+    # Without the marks, words of Indian scripts would end at vowels.
+    is_of_word = character.isalnum() or unicodedata.category(character).startswith("M")
+    return character if is_of_word else " "
 
 
-_LETTERS = _Letters()
+_LETTERS = Characters(_in_word)
 
 
 def _words(text: str) -> list[str]:

@@ -43,7 +43,7 @@ _SCRIPTS = {
 _WITHOUT_SPACES = {*_SCRIPTS.values(), "dz"} - {"ko"}
 # Characters of text without spaces between words: Thai to Burmese, Khmer, Tai scripts, kana,
 # Chinese characters, Yi and more of Burmese and Tai.
-_CHARACTERS = re.compile(
+UNSPACED = re.compile(
     "[\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u3040-\u30ff\u3400-\u4dbf\u4e00-\ua4cf"
     "\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
 )
@@ -83,7 +83,7 @@ def look_without_spaces(texts: Iterable[str]) -> bool:
     """True if most characters of texts belong to writing without spaces between words."""
     found = total = 0
     for text in texts:
-        found += len(_CHARACTERS.findall(text))
+        found += len(UNSPACED.findall(text))
         total += sum(map(len, text.split()))
     return 2 * found > total
 

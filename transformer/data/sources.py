@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from transformer.data.cleaning import Cleaning
 from transformer.data.pairs import (
     Pair,
     PairSource,
@@ -59,7 +60,7 @@ class Part(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(PairSection):
+class DataConfig(Cleaning, PairSection):
     """The sentence pairs that a run reads; see configs/base.py."""
 
     source_language: str
@@ -91,6 +92,7 @@ class DataConfig(PairSection):
 
     def __post_init__(self):
         super().__post_init__()
+        self.check()
         for name, corpus in self.corpora.items():
             if name == MAIN or not name.isidentifier():
                 raise UserError(

@@ -1,6 +1,7 @@
 """The cache of tokenised text: made once, kept on disk, opened quickly by every later run."""
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
@@ -14,8 +15,9 @@ from pathlib import Path
 
 from absl import logging
 
+from transformer.data.distinct_hashes import DistinctHashes
 from transformer.data.pairs import PairSource
-from transformer.data.token_files import DROPPED, TokenizedPairs, TokenWriter, read
+from transformer.data.token_files import TokenizedPairs, TokenWriter, drops, read
 from transformer.data.token_workers import PairEncoder, encode
 from transformer.data.tokenizers import Tokenizers
 from transformer.system.cpu import available_cores
@@ -59,6 +61,8 @@ def token_cache(
     hashes = source.fingerprint, tokenizers.source.sha256, tokenizers.target.sha256
     limits = *encoder.max_lengths, encoder.source_cut
     identity = [_FORMAT, *hashes, *limits, sampling_alpha, num_samples]
+    if encoder.cleaning.filters:
+        identity += [dataclasses.asdict(encoder.cleaning), encoder.tags]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     directory = Path(local(f"{cache_dir}/{key}", "the token cache"))
     if (found := _open(directory, tokenizers)) is not None:
@@ -110,13 +114,18 @@ def _build(
         with told, writer, contextlib.closing(encode(chunks, encoder, num_processes)) as encoded:
             for chunk in encoded:
                 done = writer.num_seen
+                if chunk.hashes is not None:
+                    if done % len(source) == 0:  # another sample of all pairs
+                        seen = DistinctHashes()
+                    chunk = chunk.only(seen.add(chunk.hashes))
                 with _write_errors(cache_dir, writer.num_bytes * num_pairs // done if done else 0):
                     writer.append(chunk)
             if writer.num_pairs == 0:
-                counts = ", ".join(f"{name}: {writer.counts[name]}" for name in DROPPED)
+                counts = ", ".join(f"{name}: {x}" for name, x in drops(writer.counts).items())
+                filters = ", and docs/cleaning.md" if encoder.cleaning.filters else ""
                 raise UserError(
                     f"no pair is left of {source.describe()}{times} ({counts}); see "
-                    "data.max_source_length and data.max_target_length"
+                    f"data.max_source_length and data.max_target_length{filters}"
                 )
             with _write_errors(cache_dir, writer.num_bytes):
                 writer.finish()

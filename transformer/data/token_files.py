@@ -5,6 +5,7 @@ source_offsets.bin, target_offsets.bin    where each sentence begins, and the en
 meta.json                                 CRC-32 of each array, numbers of pairs dropped and cut
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -12,14 +13,18 @@ import json
 import operator
 import os
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from transformer.data.cleaning import FILTERS
+
 _SIDES = ("source", "target")
-DROPPED = ("empty", "source_too_long", "target_too_long")  # reasons to drop a pair
-COUNTED = (*DROPPED, "source_cut")
+# Reasons to drop a pair, besides the filters of data/cleaning.py, which are counted if they are on.
+_DROPPED = ("empty", "source_too_long", "target_too_long")
+COUNTED = (*_DROPPED, "source_cut")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +35,8 @@ class TokenizedPairs:
       vocabulary of more than 65,536, int32.
     source_offsets, target_offsets: int64 (N + 1,); sentence i is
       tokens[offsets[i]:offsets[i + 1]].
-    report: numbers of pairs: found ('total'), kept ('pairs'), dropped ('empty',
-      'source_too_long', 'target_too_long'; each counted once, in this order), and with a source
-      that was cut ('source_cut').
+    report: numbers of pairs: found ('total'), kept ('pairs'), dropped (see `drops`), and with a
+      source that was cut ('source_cut').
     The arrays are memory-mapped and read-only.
     """
 
@@ -52,9 +56,14 @@ class TokenizedPairs:
         return self.target_tokens[self.target_offsets[i] : self.target_offsets[i + 1]]
 
     @property
+    def dropped(self) -> dict[str, int]:
+        """The numbers of pairs dropped, by reason, for people."""
+        return {name.replace("_", " "): count for name, count in drops(self.report).items()}
+
+    @property
     def summary(self) -> str:
         """The numbers of pairs kept and dropped, for people."""
-        dropped = [f"{self.report[name]:,} {name.replace('_', ' ')}" for name in DROPPED]
+        dropped = [f"{count:,} {name}" for name, count in self.dropped.items()]
         cut = f"; sources cut: {self.report['source_cut']:,}" if self.report["source_cut"] else ""
         total = self.report["total"]
         return f"{len(self):,} of {total:,} pairs; dropped: {', '.join(dropped)}{cut}"
@@ -74,6 +83,7 @@ class Chunk(NamedTuple):
     """Some tokenised pairs: the tokens of all and the length of each.
 
     counts: numbers of pairs that were dropped, by reason, and of sources that were cut.
+    hashes: of each pair, if duplicates are to be dropped: uint64.
     """
 
     source_tokens: np.ndarray
@@ -81,6 +91,20 @@ class Chunk(NamedTuple):
     target_tokens: np.ndarray
     target_lengths: np.ndarray
     counts: dict[str, int]
+    hashes: np.ndarray | None = None
+
+    def only(self, chosen: np.ndarray) -> "Chunk":
+        """The chosen pairs; the others are dropped as duplicates."""
+        source, target = (
+            (tokens[np.repeat(chosen, lengths)], lengths[chosen])
+            for tokens, lengths in (self[:2], self[2:4])
+        )
+        return Chunk(*source, *target, self.counts | {"duplicate": int(np.sum(~chosen))})
+
+
+def drops(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts of dropped pairs. A pair counts for the first reason, in this order."""
+    return {name: counts[name] for name in (*_DROPPED, *FILTERS) if name in counts}
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -102,8 +126,9 @@ def read(directory: Path, vocab_sizes: tuple[int, int]) -> TokenizedPairs:
         # As a plain array: slices of np.memmap objects are slow to make.
         arrays[name] = np.memmap(path, dtype, mode="r").view(np.ndarray)
     num_pairs = len(arrays["source_offsets"]) - 1
-    counts = {name: operator.index(meta["counts"][name]) for name in COUNTED}
-    total = num_pairs + sum(counts[name] for name in DROPPED)
+    names = *COUNTED, *filter(meta["counts"].__contains__, FILTERS)
+    counts = {name: operator.index(meta["counts"][name]) for name in names}
+    total = num_pairs + sum(drops(counts).values())
     report = {"pairs": num_pairs, **counts, "total": total}
     return TokenizedPairs(**arrays, report=report)
 
@@ -133,13 +158,13 @@ class TokenWriter:
         self._ends = dict.fromkeys(_SIDES, 0)
         self.num_pairs = 0
         self.num_bytes = 0
-        self.counts = dict.fromkeys(COUNTED, 0)
+        self.counts = collections.Counter(dict.fromkeys(COUNTED, 0))
         for side in _SIDES:
             self._write(f"{side}_offsets", np.zeros(1, np.int64))
 
     @property
     def num_seen(self) -> int:
-        return self.num_pairs + sum(self.counts[name] for name in DROPPED)
+        return self.num_pairs + sum(drops(self.counts).values())
 
     def __enter__(self):
         return self
@@ -158,8 +183,7 @@ class TokenWriter:
             self._write(f"{side}_tokens", tokens)
             self._write(f"{side}_offsets", ends)
         self.num_pairs += len(chunk.source_lengths)
-        for name, count in chunk.counts.items():
-            self.counts[name] += count
+        self.counts.update(chunk.counts)
 
     def finish(self) -> None:
         """Writes meta.json; after this everything is on the disk."""

@@ -14,32 +14,39 @@ from itertools import chain
 
 import numpy as np
 
+from transformer.data.cleaning import OFF, Cleaning, hash_of, reason
 from transformer.data.pairs import Pair
 from transformer.data.prefetch import in_order
 from transformer.data.token_files import COUNTED, Chunk, token_dtype
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS
+from transformer.data.words import words_of
 from transformer.system.cpu import available_cores
 
 
 @dataclasses.dataclass(frozen=True)
 class PairEncoder:
-    """Tokenises pairs, and drops those that are blank or too long.
+    """Tokenises pairs, and drops those that are blank or too long, and noisy ones.
 
     max_lengths: of source and target, in tokens, EOS included. With None and None every pair
       is kept; an empty line is then only EOS.
     sampling_alpha: if not 0, segments at random; see Tokenizer.sample_batch.
     source_cut: longer sources are cut to this many tokens, EOS included.
+    cleaning, tags: the filters, which take no tag for a part of a source. Duplicates are not
+      dropped here, but their hashes tell them.
     """
 
     tokenizers: Tokenizers
     max_lengths: tuple[int | None, int | None] = (None, None)
     sampling_alpha: float = 0.0
     source_cut: int | None = None
+    cleaning: Cleaning = OFF
+    tags: tuple[str, ...] = ()
 
     def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> Chunk:
         """Encodes a chunk; its number seeds random segmentation."""
-        counts = dict.fromkeys(COUNTED, 0)
+        filters = self.cleaning.filters
+        counts = dict.fromkeys((*COUNTED, *filters), 0)
         batches = []
         for side, tokenizer in enumerate(self.tokenizers):
             texts = [pair[side] for pair in pairs]
@@ -51,7 +58,7 @@ class PairEncoder:
         max_source, max_target = (
             float("inf") if limit is None else limit - 1 for limit in self.max_lengths
         )
-        sources, targets = [], []
+        sources, targets, hashes = [], [], []
         for pair, source, target in zip(pairs, *batches, strict=True):
             if self.max_lengths != (None, None):
                 # A tokenizer that normalises may leave nothing of a line that has text.
@@ -64,13 +71,23 @@ class PairEncoder:
                 if len(target) > max_target:
                     counts["target_too_long"] += 1
                     continue
+            if filters:
+                words, lengths = [*map(words_of, pair)], [len(source), len(target)]
+                if why := reason(self.cleaning, self.tags, words, lengths):
+                    counts[why] += 1
+                    continue
+                if "duplicate" in counts:
+                    hashes.append(hash_of(self.cleaning, words))
             if self.source_cut and len(source) >= self.source_cut:
                 counts["source_cut"] += 1
                 source = source[: self.source_cut - 1]
             sources.append(source)
             targets.append(target)
         source_dtype, target_dtype = map(token_dtype, self.tokenizers.vocab_sizes)
-        return Chunk(*_flat(sources, source_dtype), *_flat(targets, target_dtype), counts)
+        chunk = Chunk(*_flat(sources, source_dtype), *_flat(targets, target_dtype), counts)
+        if "duplicate" in counts:
+            chunk = chunk._replace(hashes=np.frombuffer(b"".join(hashes), np.uint64))
+        return chunk
 
 
 def _flat(sentences: list[list[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,12 @@ from typing import NamedTuple, Self
 from absl import logging
 
 from transformer.data import marian_vocabulary, sentencepiece
-from transformer.data.pairs import PairSource
+from transformer.data.cleaning import OFF, Cleaning, reason
+from transformer.data.pairs import Pair, PairSource
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
+from transformer.data.words import words_of
 from transformer.system.errors import COUNT, UserError, check_choice, check_range, setting
 from transformer.system.files import write_atomically
 from transformer.system.paths import cannot_read, local
@@ -150,23 +152,32 @@ def get_tokenizers(
     config: TokenizerConfig,
     pairs: PairSource,
     tags: Sequence[str] = (),
+    cleaning: Cleaning = OFF,
 ) -> Tokenizers:
     """The tokenizers of a run: those in workdir, else those that the config names, else new ones.
 
     New ones are trained on `config.sample_size` of the `pairs` (the training data), evenly
-    spaced; SentencePiece has a piece for each of the tags. Nothing is written: see
-    `Tokenizers.save`.
+    spaced, without those that a filter of words drops; SentencePiece has a piece for each of the
+    tags. Nothing is written: see `Tokenizers.save`.
     """
     if _saved(pathlib.Path(workdir)) is not None:
         return Tokenizers.load(workdir)
-    return _configured(config) if config.source_model else _train(config, pairs, tags)
-
-
-def _train(config: TokenizerConfig, pairs: PairSource, tags: Sequence[str]) -> Tokenizers:
+    if config.source_model:
+        return _configured(config)
     sample = pairs.sample(config.sample_size)
+    if cleaning.filters:
+        words = ([*map(words_of, pair)] for pair in sample)
+        whys = (reason(cleaning, tags, both, lengths=(1, 1)) for both in words)
+        sample = [pair for pair, why in zip(sample, whys, strict=True) if not why]
+        if not sample:
+            raise UserError(f"the filters leave none of {pairs.describe()}; see docs/cleaning.md")
+    logging.info("training the tokenizer on %d of %d pairs", len(sample), len(pairs))
+    return _train(config, sample, tags)
+
+
+def _train(config: TokenizerConfig, sample: list[Pair], tags: Sequence[str]) -> Tokenizers:
     sources = [source for source, _ in sample]
     targets = [target for _, target in sample]
-    logging.info("training the tokenizer on %d of %d pairs", len(sample), len(pairs))
 
     def train(sentences: list[str], model_type: str) -> Tokenizer:
         with signs_of_life(f"training the tokenizer on {len(sentences):,} sentences"):

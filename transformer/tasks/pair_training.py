@@ -9,7 +9,7 @@ import numpy as np
 from transformer.data.batches import EvaluationBatches, TrainingBatches
 from transformer.data.pairs import PairSource
 from transformer.data.sources import MAIN
-from transformer.data.token_files import DROPPED, TokenizedPairs
+from transformer.data.token_files import TokenizedPairs
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import UNK
 from transformer.models.family import Sizes
@@ -115,8 +115,7 @@ class Seq2SeqTraining(SupervisedTraining):
         for name, pairs in zip(self.corpora, corpora, strict=True):
             of = f"{name}: " if len(corpora) > 1 else ""
             counts[f"{of}training pairs"] = pairs.report["total"]
-            for why in DROPPED:
-                counts[f"{of}dropped: {why.replace('_', ' ')}"] = pairs.report[why]
+            counts |= {f"{of}dropped: {why}": count for why, count in pairs.dropped.items()}
             counts[f"{of}sources cut"] = pairs.report["source_cut"]
             counts[f"{of}kept"] = len(pairs)
         if len(corpora) > 1:

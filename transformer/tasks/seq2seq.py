@@ -12,6 +12,7 @@ import jax
 from absl import logging
 
 from transformer.data.batches import EvaluationBatches, PackedPairs, lengths_of
+from transformer.data.cleaning import Cleaning
 from transformer.data.packing import row_widths
 from transformer.data.pairs import PairSource, joined
 from transformer.data.sources import MAIN, DataConfig, Part, open_source, training_parts
@@ -259,18 +260,19 @@ def prepare(
         validation_source = kind.open_source(data, "validation")
         kind.check_data(data, [target for _, target in validation_source.sample(CHECKED)])
         print(f"data     {source.describe()}; tokenising them if new", flush=True)
+        cleaning, tags = Cleaning.of(data), tuple(kind.tags(data))
         tokenizers = (
             begun_with.tokenizers
             if begun_with
-            else get_tokenizers(workdir, config.tokenizer, source, kind.tags(data))
+            else get_tokenizers(workdir, config.tokenizer, source, tags, cleaning)
         )
-        for tag in kind.tags(data):
+        for tag in tags:
             if (number := len(tokenizers.source.encode(tag))) > 2:  # a space may be one of them
                 print(f"note     the tokenizer takes the tag {tag} apart, into {number} tokens")
         limits = data.max_source_length, data.max_target_length
         folder = os.path.join(data.data_dir, "token_cache")
         sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
-        encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut)
+        encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut, cleaning, tags)
         times = config.tokenizer.num_samples
         corpora = [token_cache(part.pairs, encoder, folder, num_samples=times) for part in parts]
         whole = PairEncoder(tokenizers, source_cut=cut)
