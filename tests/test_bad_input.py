@@ -133,7 +133,7 @@ def test_training(toy, tmp_path, monkeypatch, fields, parts):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--config.model.num_head=3"], ["did you mean model.num_heads?"]),
+        (["--config.model.num_head=3"], ["did you mean 'model.num_heads'?"]),
         (["--config.tokenizer.joint=maybe"], ["joint", "maybe"]),
         (["--config.model=3"], ["model"]),
         (["--config.data.corpora.bt.weight=2"], ["has no corpus bt; give all of it, as in --con"]),
