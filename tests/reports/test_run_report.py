@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 
-import numpy as np
 import pytest
 from damage import as_lines, assert_used_or_refused, damaged
 from scripts import assert_refused, run, succeeded
@@ -155,25 +154,6 @@ def test_a_damaged_or_foreign_run(tmp_path):
     # One that a program began says nothing of a file.
     (tmp_path / "a/starts.jsonl").write_text('{"step": 0}\n')
     assert "<code>" not in page([run_of(tmp_path / "a")])
-
-
-def test_attention_is_beside_the_best_and_the_worst(directory, tmp_path):
-    asked = []
-
-    def attend(pairs):
-        asked.extend(pairs)
-        return [np.eye(3)] * len(pairs)
-
-    found = page([run_of(directory / "a")], attend)
-    assert found.count('<img class="weights"') == len(asked) == 16
-    assert asked[0] == (SOURCES[29], "<script>alert(1)</script>")  # the worst comes first
-    assert asked[8][1] in REFERENCES
-    # Of a long line none is asked: it would fill the memory.
-    asked.clear()
-    write_run(tmp_path / "a", 7, [*REFERENCES[:29], "wrong " * 10_000])
-    page([run_of(tmp_path / "a")], attend)
-    assert len(asked) == 15
-    assert all(len(hypothesis) < 100 for _, hypothesis in asked)
 
 
 def test_a_report_at_the_end_of_a_training_never_fails_it(directory, tmp_path, capsys):
