@@ -6,9 +6,8 @@
 The page is one file without scripts. It shows how the config differs from configs/base.py, curves,
 speed, the scores of each evaluated split, BLEU by length, the best and worst translations by
 sentence chrF, and facts about the data. Several runs share one table, and the curves are in one
-picture. For a split that all have translated, there are paired bootstrap tests against the first
-run, and the translations that differ most. Runs may still be training. The terminal shows the
-table, as text, Markdown or CSV.
+picture. For a split that all have translated, there are the translations that differ most. Runs
+may still be training. The terminal shows the table, as text, Markdown or CSV.
 """
 
 from pathlib import Path

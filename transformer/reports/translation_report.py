@@ -1,4 +1,4 @@
-"""The part of a report about translations of a split: lengths, tests, examples."""
+"""The part of a report about translations of a split: lengths, examples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 from sacrebleu.metrics import CHRF
 
 from transformer.data.words import words_of
-from transformer.metrics import scores
-from transformer.metrics.significance import RESAMPLES, paired_bootstrap
 from transformer.reports.pages import table, text
 from transformer.reports.translations import bleu_by_length, groups
 from transformer.tasks.pair_training import Texts
@@ -39,7 +37,6 @@ def translations(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
         for own in texts
     ]
     if others:
-        parts.append("<h3>Is the difference chance?</h3>" + _bootstrap(runs, texts))
         gaps = [max(x) - min(x) for x in zip(*of_sentences, strict=True)]
         order = sorted(range(len(gaps)), key=lambda i: -gaps[i])
         parts.append("<h3>The translations that differ most, by sentence chrF</h3>")
@@ -60,20 +57,6 @@ def _ratio(texts: Texts, members: Sequence[int]) -> float:
         for side in (texts.hypotheses, texts.references)
     )
     return translated / max(1, expected)
-
-
-def _bootstrap(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
-    """The paired bootstrap test of every run against the first."""
-    kind = scores.kind_of_text(runs[0].config.data)
-    systems, references = [own.hypotheses for own in texts], [texts[0].references]
-    found = paired_bootstrap(systems, references, kind, ["bleu"])["bleu"]
-    rows = [
-        [run.name, f"{x.score:.2f}", f"{x.mean:.2f} ± {x.ci:.2f}", p]
-        for run, x in zip(runs, found, strict=True)
-        for p in [f"{x.p_value:.3f}" if x.p_value is not None else "baseline"]
-    ]
-    said = f"Paired bootstrap with {RESAMPLES:,} samples, against the first run; 95 % intervals."
-    return table(["run", "BLEU", "mean", "p"], rows) + f'<p class="quiet">{said}</p>'
 
 
 def _examples(runs, texts, of_sentences, order: Sequence[int]) -> str:
