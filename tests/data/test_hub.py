@@ -1,5 +1,7 @@
+import contextlib
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,7 +118,15 @@ def test_a_data_set_is_downloaded_once_and_pinned(the_hub, wmt, monkeypatch):
         open_hub("hf:wmt/wmt15")
 
 
-def test_a_busy_hub_and_a_cut_connection_are_survived(the_hub, wmt, capsys):
+def test_a_busy_hub_and_a_cut_connection_are_survived(the_hub, wmt, capsys, monkeypatch):
+    told = {}
+
+    @contextlib.contextmanager
+    def signs_of_life(work, words):
+        yield
+        told[work] = words()
+
+    monkeypatch.setattr(hub, "signs_of_life", signs_of_life)
     the_hub.busy = 2
     the_hub.cut.add("de-en/train-00000-of-00002.parquet")
     assert len(rows(open_hub("hf:wmt/wmt14:de-en").files("train", ""))) == 2
@@ -124,6 +134,7 @@ def test_a_busy_hub_and_a_cut_connection_are_survived(the_hub, wmt, capsys):
     ranges = [headers["range"] for _, _, headers in the_hub.asked if "range" in headers]
     assert len(ranges) == 1
     assert not ranges[0].startswith("bytes=0-")  # it went on where it was
+    assert re.match(r"(\S+B) of \1 downloaded, ", told["downloading wmt/wmt14"])
     forget()
     the_hub.add("wmt/wmt15", {"train.parquet": translations(("a", "b"))})
     the_hub.busy = 1000

@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
 from transformer.data.records import file_sha256
 from transformer.system.errors import UserError, nearest
 from transformer.system.packages import optional_module
 from transformer.system.paths import cannot_read, local, looked_up
 from transformer.system.reading import read_text
-from transformer.system.terminal import say, signs_of_life
+from transformer.system.terminal import say, signs_of_life, transfer_in_words
 
 PREFIX = "hf:"
 _NAME = re.compile(r"hf:([\w.-]+(?:/[\w.-]+)?)(?::([^@]+))?(?:@(\S+))?")
@@ -189,10 +191,27 @@ def _files_below(folder: Path) -> list[str]:
 
 def _download(hub: Any, repository: str, revision: str, paths: Sequence[str]) -> Path:
     """Brings files into the hub's cache, unless they are there; returns their folder."""
-    what = {"repo_type": "dataset", "revision": revision}
+    bars, start = [], time.monotonic()
+
+    class Bar(tqdm):
+        """Counts, and shows nothing."""
+
+        def __init__(self, *args: Any, **options: Any):
+            super().__init__(*args, **{**options, "disable": True})
+            if options.get("unit") == "B":
+                bars.append(self)
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+
+    def words() -> str:
+        done, total = (max(getattr(bar, x) or 0 for bar in bars) for x in ("n", "total"))
+        return transfer_in_words(int(done), int(total), start)
+
+    what = {"repo_type": "dataset", "revision": revision, "tqdm_class": Bar}
     what["allow_patterns"] = [glob.escape(path) for path in paths]
     pauses = iter(_PAUSES)
-    with signs_of_life(f"downloading {repository}"), _quiet(hub):
+    with signs_of_life(f"downloading {repository}", words), _quiet(hub):
         while True:
             try:
                 return Path(hub.snapshot_download(repository, **what))
@@ -208,8 +227,7 @@ def _download(hub: Any, repository: str, revision: str, paths: Sequence[str]) ->
 
 @contextlib.contextmanager
 def _quiet(hub: Any) -> Iterator[None]:
-    """Silences the client's bars, and its warnings: they may show addresses with a signature."""
-    optional_module("huggingface_hub.utils").disable_progress_bars()
+    """Silences the client's warnings: they may show addresses with a signature."""
     level = hub.logging.get_verbosity()
     hub.logging.set_verbosity_error()
     try:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from absl import logging
+from tqdm import tqdm
 
+_OF_KNOWN = "{n_fmt}B of {total_fmt}B downloaded, {rate_fmt}, {remaining} left"
+_OF_UNKNOWN = "{n_fmt}B downloaded, {rate_fmt}"
 # Control characters; line and paragraph separators; marks that turn the direction of writing, which
 # can make a terminal show something other than the text. Joiners stay, as many scripts need them.
 _HARMFUL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -130,6 +133,15 @@ def signs_of_life(
     finally:
         ended.set()
         speaker.join()
+
+
+def transfer_in_words(done: int, total: int, start: float) -> str:
+    """Text such as "12.0MB of 346MB downloaded, 1.2MB/s, 04:38 left"; "" at first."""
+    if not done:
+        return ""
+    shape = _OF_KNOWN if done <= total else _OF_UNKNOWN
+    elapsed = time.monotonic() - start
+    return tqdm.format_meter(done, total, elapsed, unit="B", unit_scale=True, bar_format=shape)
 
 
 def columns(stream: TextIO | None) -> int:

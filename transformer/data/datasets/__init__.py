@@ -133,6 +133,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     from tensorflow_datasets.core.download import downloader, extractor
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
+    from transformer.data.datasets.downloads import Downloads
     from transformer.data.datasets.without_tensorflow import without_tensorflow
 
     if builder.data_path.exists():
@@ -153,7 +154,9 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     )
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
-        with signs_of_life(f"preparing {name}"), _quiet(), without_tensorflow(builder):
+        downloads = Downloads()
+        told = signs_of_life(f"preparing {name}", downloads.words)
+        with told, downloads.counted(), _quiet(), without_tensorflow(builder):
             given = raw_dir if builder.name in _BY_HAND else None
             by_hand = tfds.download.DownloadConfig(manual_dir=given) if given else None
             builder.download_and_prepare(download_config=by_hand)
