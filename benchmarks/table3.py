@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from absl import flags
 
+from benchmarks import results_page
 from benchmarks.program import sizes_of
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
-from transformer.reports import results_page
 from transformer.reports.ledger import Result
 from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli, sweep

@@ -95,7 +95,7 @@ def server() -> subprocess.Popen:
 
 
 def words_of(script: str | Path) -> list[str | Path]:
-    """The words after `python` that run a script, or a command such as by-length, anywhere."""
+    """The words after `python` that run a script, or a command such as report, anywhere."""
     is_file = Path(script).suffix == ".py"
     return [ROOT / script] if is_file else [ROOT / "transformer", script]
 

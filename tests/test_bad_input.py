@@ -133,10 +133,10 @@ def test_training(toy, tmp_path, monkeypatch, fields, parts):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--config.model.num_head=3"], ["did you mean model.num_heads?"]),
+        (["--config.model.num_head=3"], ["did you mean 'model.num_heads'?"]),
         (["--config.tokenizer.joint=maybe"], ["joint", "maybe"]),
         (["--config.model=3"], ["model"]),
-        (["--config.data.corpora.bt.weight=2"], ["has no corpus bt; give all of it, as in --con"]),
+        (["--config.data.corpora.bt.weight=2"], ["does not set data.corpora.bt.weight; set it"]),
         (["--config.data.train_source=no.en"], ["there is no file no.en (looked up in "]),
         (["--profile=100"], ["--profile=100 must be START:STOP"]),
         (["--config=raises.py"], ["config file", "ZeroDivisionError"]),

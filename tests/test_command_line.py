@@ -338,7 +338,7 @@ def test_a_long_line_of_a_test_set(learned, scores):
         (["--source=test.en", "--reference=train.de"], "test.en has 38 lines and train.de has 499"),
         (["--source=x", "--reference=test.de"], "cannot read x: No such file"),
         (["--hypotheses=train.de"], "train.de has 499 lines and test has 38; line n of both"),
-        (["--testset=wmt14/ful"], "no test set 'wmt14/ful'; did you mean: wmt14/full"),
+        (["--testset=wmt14/ful"], "no test set 'wmt14/ful'; did you mean 'wmt14/full'"),
         (["--testset=mtedx/test"], "test set mtedx/test has no en-de; it has: el-en, es-en"),
         (["--testset=wmt14", "--split=test"], "--split and another test set are given; leave one"),
         (["--testset=wmt14", "--record=x"], "--testset is given, and --record is of the splits"),

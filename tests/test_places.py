@@ -44,7 +44,7 @@ NO_PLACES = {
         "prompt",
     ),
     *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "coordinator"),
-    *("real_array", "generated_array", "widths", "bounds", "prices", "engines"),
+    *("real_array", "generated_array", "widths", "prices", "engines"),
     *("worker", "device", "case"),
     *("source of visualize", "target of visualize", "source of walkthrough"),
     "target of walkthrough",

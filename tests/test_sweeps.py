@@ -51,7 +51,6 @@ def test_the_commands_of_all_runs_and_of_a_shard(directory):
         (["--config=toy.py", "--seeds=1,x"], "--seeds=1,x must be whole numbers"),
         (["--config=toy.py", "--config.training.seed=7"], "is given; give --seeds=7"),
         (["--config=toy.py", "--evaluate=--split='test"], "No closing quotation"),
-        (["--config=toy.py", "--plot=a.png"], "--plot draws one metric"),
         (["--config=toy.py", "--gpus=0", "--together=2"], "--gpus and --together"),
         (["--config=toy.py", "--gpus=0,1,0"], "--gpus=0,1,0 names a GPU twice"),
         (["--config=toy.py", "--evaluate=--splt=test"], "Unknown command line flag 'splt'"),

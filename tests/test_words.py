@@ -22,7 +22,6 @@ from transformer.decoding.translation import Translation
 from transformer.decoding.word_alignment import words_of_tokens
 from transformer.inference.formats import Answer, translation_lines
 from transformer.metrics.accuracy import corpus_accuracies
-from transformer.metrics.parseval import read_parameters
 from transformer.metrics.summary_scores import sentences
 from transformer.reports import translations
 from transformer.runs.outputs import Destination
@@ -63,7 +62,6 @@ def test_other_characters_are_parts_of_words(c, tmp_path):
     assert is_well_formed(words_of(sequence), 2)
     assert repaired(words_of(sequence), [word, "a"]) == tree
     assert linearised(tree, with_tags=False) == [f"(N{c}", "XX", "XX", f")N{c}"]
-    assert read_parameters([f"DELETE_LABEL N{c}P"], "x").delete == (f"N{c}P",)
     # Scores.
     assert corpus_accuracies([word], [word.replace(c, " ")])["accuracy"]["score"] == 0
     assert sentences(f"Mr.{c}A. B.", " ") == [f"Mr.{c}A.", "B."]

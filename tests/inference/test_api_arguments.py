@@ -73,9 +73,9 @@ def test_what_methods_take():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"beam": 3}, "load has no option beam; did you mean beam_size?"),
-        ({"chekpoint": 3}, "load has no option chekpoint; did you mean checkpoint?"),
-        ({"zzz": 3}, "load has no option zzz; help(transformer.load) has them"),
+        ({"beam": 3}, "load has no option beam; did you mean 'beam_size'?"),
+        ({"chekpoint": 3}, "load has no option chekpoint; did you mean 'checkpoint'?"),
+        ({"zzz": 3}, "load has no option zzz; choose one of checkpoint, average_last,"),
         ({"beam_size": "3"}, "beam_size is '3'; it must be of type int"),
         ({"beam_size": 0}, "beam_size is 0; it must be at least 1 and below 1025"),
         ({"average_last": "3"}, "average_last is '3'; give a whole number"),

@@ -17,8 +17,9 @@ from scripts import assert_refused, run
 from small_configs import config_of
 from small_models import trained_model
 
+from benchmarks import results_page
 from configs import demo
-from transformer.reports import ledger, results_page
+from transformer.reports import ledger
 from transformer.reports.results import checkpoint_flags, search_flags
 from transformer.runs import history, run_config, sweep
 from transformer.runs.integrity import signed
@@ -94,7 +95,7 @@ def ours_of(tmp_path, results):
 
 
 def test_the_pages_are_made_from_the_files():
-    """If it fails: python -m transformer results."""
+    """If it fails: python benchmarks/results_page.py."""
     pages = results_page.pages(ROOT / "results")
     assert {name: (ROOT / name).read_text() for name in pages} == pages
     found = {f"results/{path.name}" for path in (ROOT / "results").glob("*.md")}

@@ -10,8 +10,8 @@ from test_run_report import REFERENCES, write_run
 
 from transformer.inference.attention_maps import attention_of
 from transformer.reports.attention_page import attention_page
+from transformer.reports.pages import image, panels, svg, table, text
 from transformer.reports.pages import page as html_page
-from transformer.reports.pages import panels, svg, table, text, thumbnail
 from transformer.reports.run_report import page as report_page
 from transformer.reports.run_report import run_of
 from transformer.reports.walkthrough_numbers import follow
@@ -37,11 +37,11 @@ def in_a_browser(test):
 
 def test_html_is_what_was_meant():
     """Without a browser."""
-    page = html_page("<a>", [table(["x"], [["<b>"], ["1,234"], [thumbnail(np.eye(2), "'\"")]])])
+    page = html_page("<a>", [table(["x"], [["<b>"], ["1,234"], [image(b"\x89PNG", "'\"")]])])
     assert "<title>&lt;a&gt;</title>" in page
     assert "<td><bdi>&lt;b&gt;</bdi></td>" in page
     assert "<td class=n><bdi>1,234</bdi></td>" in page
-    assert 'alt="&#x27;&quot;" src="data:image/png;base64,iVBOR' in page
+    assert 'alt="&#x27;&quot;" src="data:image/png;base64,iVBO' in page
     assert text("&") == "&amp;"
 
 

@@ -190,7 +190,7 @@ def test_a_config_and_its_dict():
         ({"data_train_text": "a"}, "config.data.train_text is called config.data.train_file now: "),
         (
             {"model_num_layer": 2},
-            "Unknown config field config.model.num_layer; did you mean model.num_encoder_layers?",
+            "Unknown config field config.model.num_layer; did you mean 'model.num_encoder_layers'?",
         ),
         ({"model_d_model": 64.0}, "config.model.d_model is 64.0; it must be of type int"),
         ({"model_d_model": "64"}, "config.model.d_model is '64'; it must be of type int"),
@@ -244,16 +244,16 @@ def test_sections_and_fields_must_be_there():
         Config.from_dict(config)
     with pytest.raises(UserError, match="config section optimizer is 3; it must hold fields"):
         Config.from_dict(config | {"optimizer": 3})
-    with pytest.raises(UserError, match=r"config.optimiser; did you mean optimizer\?"):
+    with pytest.raises(UserError, match=r"config.optimiser; did you mean 'optimizer'\?"):
         Config.from_dict(base_dict() | {"optimiser": {}})
 
 
 def test_type_of_field():
     type_of_field("model.d_model")
     type_of_field("model")
-    with pytest.raises(UserError, match=r"did you mean model.d_model\?"):
+    with pytest.raises(UserError, match=r"did you mean 'model.d_model'\?"):
         type_of_field("model.dmodel")
-    with pytest.raises(UserError, match=r"did you mean training\?"):
+    with pytest.raises(UserError, match=r"did you mean 'training'\?"):
         type_of_field("trainning.steps")
     with pytest.raises(UserError, match=r"Unknown config field config.zzz; .* --help-config lists"):
         type_of_field("zzz")

@@ -66,7 +66,10 @@ def test_a_combination_that_cannot_be_is_told_by_its_run():
     ("plan", "message"),
     [
         ({"sede": [0]}, "s.py: get_sweep gives an unknown field 'sede'; did you mean 'seeds'"),
-        ({"rows": [{"model.num_head": 4}]}, "config.model.num_head; did you mean model.num_heads"),
+        (
+            {"rows": [{"model.num_head": 4}]},
+            "model.num_head; did you mean 'model.num_heads'",
+        ),
         ({"rows": [{"name": "a"}, {"name": "a"}]}, "two runs have the name a-0"),
         ({"grid": {"model.d_ff": [7, 7]}}, "two runs have the name d_ff=7-0"),
         ({"seeds": [1, 1]}, "two runs have the name base-1"),
@@ -86,7 +89,7 @@ def test_a_combination_that_cannot_be_is_told_by_its_run():
         ({"rows": [{"name": "a/b"}]}, "cannot name a folder"),
         ({"rows": [{"model.cell": "gru"}]}, "the sweep sets model.cell, which .*base.py does not"),
         ({"evaluate": 3}, "evaluate is 3"),
-        ({3: []}, "s.py: get_sweep gives an unknown field 3; there are rows, grid"),
+        ({3: []}, "s.py: get_sweep gives an unknown field 3; choose one of rows, grid"),
         ({"rows": [{3: 4}]}, "s.py: 3 is no name of a field; give one such as 'model.d_ff'"),
         ({"grid": {None: [4], "model.d_ff": [4]}}, "s.py: None is no name of a field"),
         ({"rows": [{"config": 3}]}, "the sweep sets config to 3; give the name of a file"),

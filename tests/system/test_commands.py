@@ -35,8 +35,8 @@ def test_a_command_calls_others_as_it_was_called(argv, found, expected, moved, m
     assert command("evaluate") == expected
     is_script = expected.endswith(".py")
     assert script("evaluate") == ("evaluate.py" if is_script else "transformer evaluate")
-    assert command("by-length", "--a=b c") == f"{moved} by-length '--a=b c'"
-    assert script("by-length") == "transformer by-length"
+    assert command("import-marian", "--a=b c") == f"{moved} import-marian '--a=b c'"
+    assert script("import-marian") == "transformer import-marian"
 
 
 def test_elsewhere_the_path_is_whole(tmp_path, monkeypatch):

@@ -237,7 +237,6 @@ ALLOWED = {
     "exports/workdir.py",  # writes
     "reports/attention_page.py",  # a template of ours
     "reports/recipes.py",  # a table of ours
-    "reports/results_page.py",  # texts of ours
     "runs/cli.py",  # /dev/null
     "runs/fields.py",  # config files of ours
     "runs/launcher.py",  # logs beside the work directories

@@ -155,7 +155,6 @@ def test_evalb_and_what_is_refused(directory):
     for script, flags, message in (
         ("train.py", [*FLAGS, "--config.data.raw_dir=bad"], "train.trees, line 2: the word 'Ro'"),
         ("train.py", [*toy_flags(), of_trees], "decoding.brackets is for trees"),
-        ("evalb", [*scored, "--parameters=bank/dev.trees"], "line 1 is no line"),
         ("evalb", [scored[0], "--test=bad/train.trees"], "7 lines and"),
     ):
         given = [*flags, "--workdir=new"] if script == "train.py" else flags

@@ -1,20 +1,16 @@
-"""Scores trees against gold trees, as EVALB does.
+"""Scores trees against gold trees, as EVALB with COLLINS.prm does.
 
     python -m transformer evalb --gold=gold.trees --test=parsed.trees
-    python -m transformer evalb --gold=sample.gld --test=sample.tst --parameters=sample.prm
 
 Line n of one file is compared with line n of the other. Sentences whose words differ are errors,
 which EVALB leaves out of its figures; the output here includes their number.
 """
-
-import os
 
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, given
 
 GOLD = DEFINE_path("gold", None, "Gold trees, one on each line; plain or packed.")
 TEST = DEFINE_path("test", None, "Trees to score.")
-PARAMETERS = DEFINE_path("parameters", None, "EVALB's file; that of COLLINS.prm if none.")
 NAMES = {
     "sentences": "sentences",
     "errors": "sentences in error",
@@ -33,18 +29,9 @@ NAMES = {
 def main() -> None:
     from transformer.data.text_files import check_lines, read_lines
     from transformer.data.trees import read_trees
-    from transformer.metrics.parseval import (
-        COLLINS,
-        ERROR,
-        Counts,
-        count,
-        read_parameters,
-        total,
-    )
+    from transformer.metrics.parseval import ERROR, Counts, count, total
 
     files = given(GOLD, TEST)
-    path = os.path.expanduser(PARAMETERS.value or "")
-    parameters = read_parameters(read_lines(path), path) if path else COLLINS
     gold, test = (list(read_lines(file)) for file in files)
     check_lines({GOLD.value: len(gold), TEST.value: len(test)})
     counts: list[Counts] = []
@@ -53,9 +40,9 @@ def main() -> None:
         try:
             found = list(read_trees([theirs], TEST.value))
         except UserError:  # not a tree
-            counts.append(count(trees, [], parameters)._replace(status=ERROR))
+            counts.append(Counts(ERROR))
             continue
-        counts.append(count(trees, found, parameters))
+        counts.append(count(trees, found))
     found = total(counts)
     for name, text in NAMES.items():
         value = found[name]

@@ -5,18 +5,13 @@
 
 The page is one file without scripts. It shows how the config differs from configs/base.py, curves,
 speed, the scores of each evaluated split, BLEU by length, the best and worst translations by
-sentence chrF, each with a picture of its attention, and facts about the data. Several runs share
-one table, and the curves are in one picture. For a split that all have translated, there are paired
-bootstrap tests against the first run, and the translations that differ most. Runs may still be
-training. The terminal shows the table, as text, Markdown or CSV.
+sentence chrF, and facts about the data. Several runs share one table, and the curves are in one
+picture. For a split that all have translated, there are the translations that differ most. Runs
+may still be training. The terminal shows the table, as text, Markdown or CSV.
 """
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 from absl import flags
 
 from transformer.reports.tables import FORMATS, aligned, formatted
@@ -24,17 +19,10 @@ from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically, write_named
 from transformer.system.paths import DEFINE_path, DEFINE_paths, matching
 
-if TYPE_CHECKING:
-    from transformer.reports.run_report import Run
-    from transformer.reports.translation_report import Attend
-
 WORKDIRS = DEFINE_paths(
     "workdir", [], "Work directories, comma-separated; 'runs/*' for all below a folder."
 )
 OUT = DEFINE_path("out", None, "The page (default: WORKDIR/report.html; of several none).")
-ATTENTION = flags.DEFINE_boolean(
-    "attention", True, "Whether to show the attention of the best and worst translations."
-)
 FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table in the terminal.")
 
 
@@ -46,28 +34,6 @@ def _found(name: str) -> list[Path]:
     if "*" not in name or path.exists():
         return [path]
     return [path for path in map(Path, sorted(matching(str(path)))) if is_run(path)]
-
-
-def _attend(run: "Run") -> "Attend | None":
-    """The attention of a run's best checkpoint; None if the run has none to show."""
-    from transformer.inference.attention_maps import attentions, has_attention
-    from transformer.runs.restore import restore
-
-    if not any((run.workdir / "eval").glob("*/hypotheses.txt")):
-        return None
-    try:
-        model = restore(run.workdir)
-    except UserError as error:  # a run that has just begun, or whose checkpoints were removed
-        print(f"no attention is shown: {error}", file=sys.stderr)
-        return None
-    if not has_attention(model):
-        return None
-
-    def attend(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
-        found = [attention.maps["cross"] for attention in attentions(model, pairs)]
-        return [weights_LHTS[max(0, len(weights_LHTS) - 2)].mean(axis=0) for weights_LHTS in found]
-
-    return attend
 
 
 def main() -> None:
@@ -91,9 +57,8 @@ def main() -> None:
     else:
         print(formatted(head, rows, FORMAT.value), end="")
     if path:
-        attend = _attend(runs[0]) if ATTENTION.value and len(runs) == 1 else None
         # A run may be a stranger's, so links in it are not followed.
         write = write_named if OUT.value else write_atomically
-        write(path, page(runs, attend))
+        write(path, page(runs))
         if FORMAT.value == "text":
             print(f"wrote {path}")

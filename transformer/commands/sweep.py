@@ -2,11 +2,11 @@
 
     python sweep.py --config=configs/sweeps/table3.py
     python sweep.py --config=configs/multi30k_tiny.py --seeds=1,2,3 --results=results
-    python sweep.py --config=configs/sweeps/table3.py --table=md --plot=table3.png
+    python sweep.py --config=configs/sweeps/table3.py --table=md
 
 A sweep file is a config file with a second function, get_sweep: see docs/sweeps.md. To continue a
-sweep, repeat its command: finished runs are not repeated, the others resume. With --table, --plot
-or --dry_run nothing is trained.
+sweep, repeat its command: finished runs are not repeated, the others resume. With --table or
+--dry_run nothing is trained.
 """
 
 import dataclasses
@@ -21,7 +21,6 @@ from ml_collections import ConfigDict, config_flags
 from transformer.reports.tables import FORMATS
 from transformer.system.commands import command, script
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path, local
 
 if TYPE_CHECKING:
@@ -44,8 +43,7 @@ SHARD = flags.DEFINE_string("shard", None, "As 0/8: of all runs every 8th, begin
 TOGETHER = flags.DEFINE_integer("together", None, "How many runs at once (default: 1).", 1, 1000)
 GPUS = flags.DEFINE_list("gpus", [], "Numbers of GPUs, each of which has one run at a time.")
 TABLE = flags.DEFINE_enum("table", None, FORMATS, "Prints the table of what there is.")
-METRIC = flags.DEFINE_list("metric", [], "Columns of the table; or the one to plot.")
-PLOT = DEFINE_path("plot", None, "A PNG file: draws --metric.")
+METRIC = flags.DEFINE_list("metric", [], "Columns of the table.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Prints the command of each run.")
 
 
@@ -67,10 +65,6 @@ def main() -> None:
     }
     if sweep.SEED in given:
         raise UserError(f"--config.{sweep.SEED} is given; give --seeds={given[sweep.SEED]}")
-    if PLOT.value is not None:
-        if len(METRIC.value) != 1:
-            raise UserError('--plot draws one metric; add --metric="best nll", or another')
-        check_can_write(Path(PLOT.value).expanduser(), ".png")
     plan, name = sweep.read_plan(file), Path(file).stem
     if SEEDS.value is not None:
         plan = dataclasses.replace(plan, seeds=numbers(SEEDS.value))
@@ -94,7 +88,7 @@ def main() -> None:
     if DRY_RUN.value:
         for run in wanted:
             print(command("train", *launcher.training_flags(run)))
-    elif TABLE.value or PLOT.value:
+    elif TABLE.value:
         show(launcher, wanted)
     else:
         distributed.refuse_jobs(script("sweep"))
@@ -121,14 +115,9 @@ def of_shard(runs: list["Run"]) -> list["Run"]:
 
 
 def show(launcher: "Launcher", runs: list["Run"]) -> None:
-    """Prints the table and draws the plot that the flags ask for."""
+    """Prints the table that the flags ask for."""
     from transformer.reports import sweep_report, tables
 
     rows = sweep_report.rows_of(launcher, runs)
-    if PLOT.value:
-        sweep_report.plot(rows, METRIC.value[0], Path(PLOT.value).expanduser())
-        print(f"written  {PLOT.value}")
-    if TABLE.value or not PLOT.value:
-        columns = [] if PLOT.value else METRIC.value
-        form = TABLE.value or "text"
-        print(tables.formatted(*sweep_report.table(rows, columns, form), form), end="")
+    form = TABLE.value or "text"
+    print(tables.formatted(*sweep_report.table(rows, METRIC.value, form), form), end="")

@@ -91,29 +91,6 @@ def joined(parts: Sequence[PairSource]) -> PairSource:
     return parts[0] if len(parts) == 1 else JoinedPairs(*parts)
 
 
-class TaggedPairs(PairSource):
-    """Pairs with a tag before each source that is not blank."""
-
-    def __init__(self, pairs: PairSource, tag: str):
-        self._pairs, self._tag = pairs, tag
-        self.fingerprint = hashlib.sha256(f"tag {tag} {pairs.fingerprint}".encode()).hexdigest()
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        return map(self._tagged, self._pairs.chunks(size))
-
-    def sample(self, size: int) -> list[Pair]:
-        return self._tagged(self._pairs.sample(size))
-
-    def _tagged(self, pairs: list[Pair]) -> list[Pair]:
-        return [(f"{self._tag} {source}" if source.strip() else "", y) for source, y in pairs]
-
-    def describe(self) -> str:
-        return f"{self._pairs.describe()}, tagged {self._tag}"
-
-
 class ReadPairs(PairSource):
     """Pairs that are read again each time: from files, or out of memory.
 
@@ -122,14 +99,14 @@ class ReadPairs(PairSource):
     """
 
     def __init__(self, read: Callable[[], Iterator[Pair]], count: int, fingerprint: str, name: str):
-        self._read, self._count, self._name = read, count, name
+        self._read, self._count, self.name = read, count, name
         self.fingerprint = fingerprint
 
     def __len__(self) -> int:
         return self._count
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
-        changed = UserError(f"{self._name}: the text has changed while it was read; run again")
+        changed = UserError(f"{self.name}: the text has changed while it was read; run again")
         count = 0
         try:
             for chunk in in_chunks(self._read(), size):
@@ -143,7 +120,17 @@ class ReadPairs(PairSource):
             raise changed
 
     def describe(self) -> str:
-        return f"{self._count:,} {self._name}"
+        return f"{self._count:,} {self.name}"
+
+
+def tagged(pairs: ReadPairs, tag: str) -> ReadPairs:
+    """The pairs with a tag before each source that is not blank."""
+
+    def read() -> Iterator[Pair]:
+        return ((f"{tag} {x}" if x.strip() else "", y) for x, y in pairs.pairs())
+
+    fingerprint = hashlib.sha256(f"tag {tag} {pairs.fingerprint}".encode()).hexdigest()
+    return ReadPairs(read, len(pairs), fingerprint, f"{pairs.name}, tagged {tag}")
 
 
 class TextPairs(ReadPairs):

@@ -13,10 +13,10 @@ from transformer.data.pairs import (
     PairSource,
     ReadPairs,
     RecordPairs,
-    TaggedPairs,
     TextPairs,
     evenly_spaced,
     joined,
+    tagged,
 )
 from transformer.data.records import Records
 from transformer.data.splits import DatasetSplit, PairSection, open_dataset
@@ -163,10 +163,10 @@ def _open_corpus(config: DataConfig, name: str) -> PairSource:
             for side, usual in zip(("source", "target"), config.columns.values(), strict=True)
         }
         records = Records(files("file"), columns, config.has_header)
-        pairs: PairSource = RecordPairs(records, in_one_line)
+        pairs: ReadPairs = RecordPairs(records, in_one_line)
     else:
         pairs = TextPairs(files("source"), files("target"))
-    return TaggedPairs(pairs, corpus.tag) if corpus.tag else pairs
+    return tagged(pairs, corpus.tag) if corpus.tag else pairs
 
 
 class DatasetPairs(ReadPairs):

@@ -1,6 +1,5 @@
 """Test sets that no config names: the user's own files, and sacreBLEU's sets by name."""
 
-import difflib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from transformer.data import languages
 from transformer.data.splits import SPLITS
 from transformer.data.text_files import check_lines, read_lines
 from transformer.system import buckets
-from transformer.system.errors import UserError
+from transformer.system.errors import UserError, nearest
 from transformer.system.paths import checked, local
 
 
@@ -68,9 +67,7 @@ def sacrebleu_test_set(name: str, source_language: str, target_language: str) ->
 
     checked(utils.SACREBLEU_DIR, "SACREBLEU", in_buckets=False)
     if name not in DATASETS:
-        near = ", ".join(difflib.get_close_matches(name, DATASETS, n=3))
-        hint = f"did you mean: {near}" if near else "`sacrebleu --list` lists those that there are"
-        raise UserError(f"sacreBLEU has no test set {name!r}; {hint}")
+        raise UserError(f"sacreBLEU has no test set {name!r}; {nearest(name, DATASETS)}")
     given = source_language, target_language
     known = ["-".join(given), "-".join(map(languages.language, given))]
     pairs = utils.get_langpairs_for_testset(name)

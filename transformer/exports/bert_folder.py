@@ -6,7 +6,7 @@ The folder has config.json, model.safetensors, vocab.txt and tokenizer.json.
 from pathlib import Path
 from typing import Any
 
-from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, expect
+from transformer.exports.options import NOT_AT_INFERENCE, check_known, expect
 from transformer.models.bert import bert_weights
 from transformer.models.bert.bert import INITIAL_STDDEV, BertConfig
 from transformer.runs.restore import TrainedModel
@@ -22,7 +22,6 @@ ARCHITECTURES = {
 
 
 SYSTEM = "Hugging Face's BERT"
-IRRELEVANT = NOT_AT_INFERENCE
 
 
 def check(config: BertConfig) -> None:
@@ -42,15 +41,14 @@ def check(config: BertConfig) -> None:
 
 def write(model: TrainedModel, folder: Path) -> None:
     """Writes the files. Raises UserError for a model that Hugging Face's BERT cannot represent."""
-    reading = Reading(model)
-    config: BertConfig = reading.model
+    config: BertConfig = model.config.model
     check(config)
+    check_known(model, SYSTEM, NOT_AT_INFERENCE)
     safetensors = optional_module("safetensors.numpy", "bert")
-    weights = bert_weights.to_theirs(reading.params, config)
+    weights = bert_weights.to_theirs(model.params, config)
     model.task.tokenizer.save(folder)
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     write_json(folder / "config.json", _config(model, config))
-    reading.check(SYSTEM, IRRELEVANT)
 
 
 def _config(model: TrainedModel, config: BertConfig) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from transformer.data.vocabulary import BOS, EOS, UNK
 from transformer.decoding.config import DecodingConfig
-from transformer.exports.consumption import NOT_AT_INFERENCE, OF_THE_CALL, Reading, expect
 from transformer.exports.folder import unique_pieces
+from transformer.exports.options import NOT_AT_INFERENCE, OF_THE_CALL, check_known, expect
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params
 from transformer.models.positions import KINDS, sinusoidal_encoding
@@ -25,15 +25,13 @@ from transformer.system.packages import optional_module
 NUM_POSITIONS = 2048
 SYSTEM = "CTranslate2"
 SEARCH = "translate_batch.json"
-IRRELEVANT = {
-    **NOT_AT_INFERENCE,
-    **OF_THE_CALL,
-    "model.attention_bias": "the parameters say it",
-    "model.feed_forward_bias": "the parameters say it",
-    "model.d_ff": "the parameters say it",
-    "model.max_positions": "of learned positions",
-    "model.max_distance": "the parameters say it, or it is written beside them",
-}
+KNOWN = (
+    *("model.positions", "model.max_distance", "model.feed_forward", "model.feed_forward_bias"),
+    *("model.num_key_value_heads", "model.output_bias", "model.scale_outputs"),
+    *("decoding.no_repeat_ngram", "decoding.repetition_penalty"),
+    *("decoding.min_length", "decoding.max_length"),
+    *("decoding.temperature", "decoding.top_k", "decoding.top_p"),
+)
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "swish": "SWISH"}
 _GATES = {"glu": "Sigmoid", "reglu": "RELU", "geglu": "GELUTanh", "swiglu": "SWISH"}
 # The arguments of its stacks for our positions. Its encoders have no ALiBi.
@@ -67,11 +65,10 @@ def write(model: TrainedModel, folder: Path, quantization: str) -> None:
     """
     tokenizers = model.task.tokenizers
     source, target = (unique_pieces(tokenizer) for tokenizer in tokenizers)
-    reading = Reading(model)
-    write_model(reading.params, reading.model, source, target, folder, quantization)
-    write_json(folder / SEARCH, search(reading.decoding))
+    check_known(model, SYSTEM, KNOWN, NOT_AT_INFERENCE, OF_THE_CALL)
+    write_model(model.params, model.config.model, source, target, folder, quantization)
+    write_json(folder / SEARCH, search(model.task.translator.config))
     tokenizers.save(folder)
-    reading.check(SYSTEM, IRRELEVANT)
 
 
 def search(config: DecodingConfig) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from transformer.data.marian_vocabulary import MarianTokenizer
 from transformer.data.sentencepiece import SentencePieceTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
-from transformer.exports.consumption import NOT_AT_INFERENCE, OF_THE_CALL, Reading, expect
 from transformer.exports.folder import unique_pieces
+from transformer.exports.options import NOT_AT_INFERENCE, OF_THE_CALL, check_known, expect
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params, at
 from transformer.models.transformer import TransformerConfig
@@ -27,17 +27,10 @@ from transformer.system.packages import optional_module
 
 # Our name: theirs. Their gelu is the exact one.
 ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_new"}
-EPSILON = 1e-5  # of normalisation; they support no other
+EPSILON = 1e-5  # of normalisation; another one changes little (docs/exporting.md)
 MAX_POSITIONS = 1024  # of the table that they compute; longer sentences are an error there
 SYSTEM = "Hugging Face's Marian"
-IRRELEVANT = {
-    **NOT_AT_INFERENCE,
-    **OF_THE_CALL,
-    "model.attention_bias": "without biases there are zeros",
-    "model.feed_forward_bias": "without biases there are zeros",
-    "model.max_positions": "of learned positions",
-    "model.norm_epsilon": f"there it is {EPSILON}, which changes little (docs/exporting.md)",
-}
+KNOWN = "model.feed_forward_bias", "model.output_bias", "decoding.no_repeat_ngram"
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
@@ -118,15 +111,15 @@ def write(model: TrainedModel, folder: Path) -> None:
     safetensors.
     """
     safetensors = optional_module("safetensors.numpy", "exports")
-    reading = Reading(model)
-    config, tokenizers = reading.model, model.task.tokenizers
+    config, tokenizers = model.config.model, model.task.tokenizers
     check(config, tokenizers)
+    check_known(model, SYSTEM, KNOWN, NOT_AT_INFERENCE, OF_THE_CALL)
     _write_tokenizers(tokenizers, model.config.data, folder)
     safetensors.save_file(
-        weights(reading.params, config), folder / "model.safetensors", {"format": "pt"}
+        weights(model.params, config), folder / "model.safetensors", {"format": "pt"}
     )
     write_json(folder / "config.json", config_of(config, tokenizers.vocab_sizes))
-    decoding = reading.decoding
+    decoding = model.task.translator.config
     write_json(
         folder / "generation_config.json",
         {
@@ -141,7 +134,6 @@ def write(model: TrainedModel, folder: Path) -> None:
             "max_length": 512,
         },
     )
-    reading.check(SYSTEM, IRRELEVANT)
 
 
 def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from transformer.data.vocabulary import BOS, EOS, PAD
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import SearchInputs
 from transformer.decoding.translation import Translator
-from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, leaf_names
+from transformer.exports.options import check_known
 from transformer.models.family import build_model
 from transformer.runs.restore import TrainedModel
 from transformer.system.files import write_json
@@ -26,6 +25,12 @@ from transformer.system.packages import optional_module
 from transformer.tasks.pair_training import sizes_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+# Fields that a program of a search follows; of the model it follows all.
+KNOWN = (
+    *("length_penalty_form", "coverage_penalty", "no_repeat_ngram", "repetition_penalty"),
+    *("min_length", "min_length_ratio", "max_length", "max_length_ratio"),
+    *("beam_groups", "diversity"),
+)
 
 
 def default_widths(model: TrainedModel) -> list[int]:
@@ -43,14 +48,15 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     """
     optional_module("flatbuffers", "exports")  # jax.export needs it
     tokenizers, mesh = model.task.tokenizers, model.task.translator.mesh
-    reading, own = Reading(model), model.task.translator.config
-    names = leaf_names((model.params, model.extra))
-    leaves = map(np.asarray, jax.tree.leaves((model.params, model.extra)))
-    arrays = dict(zip(names, leaves, strict=True))
-    # The model's own code reads its config, so a field that it does not read is in no program.
-    functional = build_model(reading.model, sizes_of(model.config, tokenizers))
-    shapes = functional.abstract_params(), functional.abstract_extra()
-    names, structure = leaf_names(shapes), jax.tree.structure(shapes)
+    own = model.task.translator.config
+    of_model = [f"model.{field.name}" for field in dataclasses.fields(model.config.model)]
+    check_known(model, "a program of JAX", of_model, [f"decoding.{name}" for name in KNOWN])
+    leaves, structure = jax.tree.flatten_with_path((model.params, model.extra))
+    arrays = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(x) for path, x in leaves
+    }
+    names = list(arrays)
+    functional = build_model(model.config.model, sizes_of(model.config, tokenizers))
 
     def translate(arrays, src_BS, *, translator):
         decoding = translator.config
@@ -64,20 +70,12 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
     one = dataclasses.replace(own, beam_size=1, beam_groups=1, diversity=0.0)
     greedy, beam = (Translator(functional, tokenizers, x, mesh) for x in (one, own))
-    beam.config = reading.decoding  # reads count from here on; earlier ones were only checks
     for name, search in {"greedy": greedy, "beam": beam}.items():
         for width in widths:
             jitted = jax.jit(functools.partial(translate, translator=search))
             src_BS = jax.ShapeDtypeStruct((batch, width), jnp.int32)
             program = export.export(jitted, platforms=PLATFORMS)(abstract, src_BS)
             (folder / f"{name}-{width}.bin").write_bytes(program.serialize())
-    # For a known batch size, a program keeps only the parameters that it uses.
-    jitted = jax.jit(functools.partial(translate, translator=greedy))
-    program = export.export(jitted)(abstract, jax.ShapeDtypeStruct((1, min(widths)), jnp.int32))
-    for i, name in enumerate(sorted(arrays)):
-        if i in program.module_kept_var_idx:
-            reading.take(name)
-    reading.check("a program of JAX", _irrelevant(model.config.model))
     np.savez(folder / "parameters.npz", **arrays)
     about = {
         "beam_size": own.beam_size,
@@ -89,13 +87,6 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     }
     write_json(folder / "about.json", about)
     tokenizers.save(folder)
-
-
-def _irrelevant(config: Any) -> dict[str, str]:
-    """Fields that every model of the family has; its own code reads them if it needs them."""
-    fields = dataclasses.fields(config)
-    required = [field.name for field in fields if field.default is dataclasses.MISSING]
-    return NOT_AT_INFERENCE | {f"model.{name}": "read where it counts" for name in required}
 
 
 def lengths_of_outputs(config: DecodingConfig, src_BS: jax.Array) -> SearchInputs:

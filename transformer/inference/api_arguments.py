@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import os
 import re
 import reprlib
@@ -13,7 +12,7 @@ from typing import Any
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import Request
 from transformer.runs.config_fields import check_type
-from transformer.system.errors import UserError
+from transformer.system.errors import UserError, nearest
 from transformer.system.paths import local
 
 LOADING = ("checkpoint", "average_last", "ensemble", "long_lines", "max_tokens")
@@ -109,9 +108,8 @@ def decoding(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of `load` that are decoding fields, under the fields' full names."""
     for name, value in options.items():
         if name not in _DECODING:
-            near = difflib.get_close_matches(name, [*LOADING, *_DECODING], n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"load has no option {name}; {hint}help(transformer.load) has them")
+            hint = nearest(name, [*LOADING, *_DECODING])
+            raise UserError(f"load has no option {name}; {hint}")
         if value is not None:
             check_type(name, value, _DECODING[name])
     return {f"decoding.{name}": value for name, value in options.items()}

@@ -1,15 +1,13 @@
 """Output of lines: to standard output, a pipe or device, or a file that can be continued."""
 
-import contextlib
 import errno
 import fcntl
 import hashlib
 import json
 import os
 import select
-import signal
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypedDict
 
@@ -58,8 +56,7 @@ class Output:
         del lines, input_sha256  # this output cannot be continued
         if self.is_terminal:
             text = "".join(f"{printable(line)}\n" for line in text.split("\n")[:-1])
-        with _no_interrupt():
-            self._write(text)
+        self._write(text)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -97,7 +94,7 @@ class FileOutput(Output):
 
     def __init__(self, descriptor: int, path: Path, is_new: bool):
         super().__init__(descriptor, str(path))
-        self._is_new = is_new
+        self._is_new, self._content = is_new, None
         self._note = path.with_name(f".{path.name}.unfinished")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,8 +118,8 @@ class FileOutput(Output):
                 f"{self.name} is unfinished, and was begun otherwise ({'; '.join(differ)}); "
                 "continue it as it was begun, or remove it to begin anew"
             )
-        self._content = self._sha256_of(self.done.size)
-        if self.done.sha256 not in ("", self._content.hexdigest()):
+        content = self._sha256_of(self.done.size)
+        if self.done.sha256 not in ("", content.hexdigest()):
             raise UserError(
                 f"{self.name} was changed since it was left unfinished; move it away to begin anew"
             )
@@ -130,17 +127,19 @@ class FileOutput(Output):
         self._write_note()
         os.ftruncate(self._descriptor, self.done.size)
         os.lseek(self._descriptor, self.done.size, os.SEEK_SET)
+        self._content = content
 
     def write(self, text: str, lines: int, input_sha256: str) -> None:
-        with _no_interrupt():
-            data = self._write(text)
-            _sync(self._descriptor)  # the note must not be ahead of the file
-            self._content.update(data)
-            size, sha256 = self.done.size + len(data), self._content.hexdigest()
-            self.done = Done(lines, input_sha256, size, sha256)
-            self._write_note()
+        data = self._write(text)
+        _sync(self._descriptor)  # the note must not be ahead of the file
+        self._content.update(data)
+        size, sha256 = self.done.size + len(data), self._content.hexdigest()
+        self.done = Done(lines, input_sha256, size, sha256)
+        self._write_note()
 
     def __exit__(self, kind: type | None, *_) -> None:
+        if self._content is not None:  # begun: lines that an interrupt kept from the note go
+            os.ftruncate(self._descriptor, self.done.size)
         super().__exit__(kind)
         if kind is None or not self.done.lines:
             self._note.unlink(missing_ok=True)
@@ -213,31 +212,6 @@ def _is_same(path: Path | int, file: Any) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     except (OSError, ValueError):  # no such path, or the file has no descriptor
         return False
-
-
-@contextlib.contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Delays Ctrl-C until the block has ended; a second one ends the process at once.
-
-    So a line is written whole. The second one helps if the reader is stuck.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, signal.SIG_DFL):
-        yield
-        return
-    asked = []
-
-    def note(number: int, frame: Any) -> None:
-        asked.append(number)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if asked:
-        raise KeyboardInterrupt
 
 
 def _sync(descriptor: int) -> None:

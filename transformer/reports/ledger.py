@@ -2,7 +2,7 @@
 
     python evaluate.py --workdir=runs/tiny --record=results/multi30k_tiny-0.json
     python evaluate.py --workdir=runs/tiny --verify=results/multi30k_tiny-0.json
-    python -m transformer results                    makes RESULTS.md of them
+    python benchmarks/results_page.py                makes RESULTS.md of them
 
 A result records the command, the code, the data and the scores of a run, but not the paths of its
 files. The folder of the same name has the outputs, compressed; `zless` shows them. The result of an
@@ -32,7 +32,7 @@ from transformer.runs.outputs import one_a_line
 from transformer.runs.renamed_fields import renew
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
-from transformer.system.commands import ROOT, command
+from transformer.system.commands import ROOT
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import cannot_read
@@ -102,7 +102,7 @@ def record(
     write(path, result, outputs)
     print(f"written  {path}")
     if path.resolve().parent == ROOT / "results":  # the folder of the results page
-        print(f"{command('results')} makes RESULTS.md of it")
+        print("python benchmarks/results_page.py makes RESULTS.md of it")
     for commit in sorted({start["commit"] for run in all_runs(result) for start in run["starts"]}):
         if not re.fullmatch("[0-9a-f]+", commit):
             print(f"warning: the commit is {commit}; nobody else can check that out")

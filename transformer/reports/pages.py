@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib.image
-import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -34,7 +32,6 @@ svg, img { max-width: 100%; height: auto; }
 .runs span { white-space: nowrap; margin-right: 1.2rem; }
 bdi { overflow-wrap: break-word; }
 .quiet { color: #5b5b5b; font-size: .9rem; }
-img.weights { width: 9rem; image-rendering: pixelated; border: 1px solid #bbb; }
 @media print { body { max-width: none; } }
 """
 
@@ -170,15 +167,7 @@ def svg(figure: Picture) -> Html:
     return Html(found[found.index("<svg") :])
 
 
-def image(content: bytes, about: str, style: str = "") -> Html:
+def image(content: bytes, about: str) -> Html:
     """An img element that contains a PNG. about: a description for those who cannot see it."""
     data = base64.b64encode(content).decode()
-    kind = f' class="{style}"' if style else ""
-    return Html(f'<img{kind} alt="{text(about)}" src="data:image/png;base64,{data}">')
-
-
-def thumbnail(weights_TS: np.ndarray, about: str) -> Html:
-    """Weights from 0 to 1 as a small picture, a pixel each."""
-    content = io.BytesIO()
-    matplotlib.image.imsave(content, weights_TS, cmap="Blues", vmin=0, vmax=1, format="png")
-    return image(content.getvalue(), about, "weights")
+    return Html(f'<img alt="{text(about)}" src="data:image/png;base64,{data}">')

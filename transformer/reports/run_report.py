@@ -15,7 +15,7 @@ from transformer.reports.pages import page as html_page
 from transformer.reports.pages import panels, shown, svg, text
 from transformer.reports.pages import table as html_table
 from transformer.reports.plots import style
-from transformer.reports.translation_report import Attend, translations
+from transformer.reports.translation_report import translations
 from transformer.reports.translations import read
 from transformer.runs import history, provenance, run_config
 from transformer.runs.metric_writers import read_metrics
@@ -135,8 +135,8 @@ def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     return ["run", *found], [list(row) for row in rows]
 
 
-def page(runs: Sequence[Run], attend: Attend | None = None) -> str:
-    """The HTML of one run, or of several beside each other. attend: see `translations`."""
+def page(runs: Sequence[Run]) -> str:
+    """The HTML of one run, or of several beside each other."""
     title = " and ".join(run.name for run in runs)
     body = [f"<h1>{text(title)}</h1>", html_table(*table(runs))]
     body.append("<h2>Curves</h2>" + _curves(runs))
@@ -152,7 +152,7 @@ def page(runs: Sequence[Run], attend: Attend | None = None) -> str:
             continue
         is_same = all(x.references == texts[0].references for x in texts)
         if texts[0].sources and is_same:
-            body.append(translations(those, texts, attend if len(those) == 1 else None))
+            body.append(translations(those, texts))
     body.append("<h2>Configs</h2>" if len(runs) > 1 else "<h2>Config</h2>")
     body += [_config(run, named=len(runs) > 1) for run in runs]
     for run in runs:

@@ -1,16 +1,15 @@
-"""The table and the plot of a sweep, at any time."""
+"""The table of a sweep, at any time."""
 
 import math
 import re
 import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.models.functional import num_params
 from transformer.reports import run_report
-from transformer.reports.pages import panels, shown
+from transformer.reports.pages import shown
 from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
 from transformer.system.errors import UserError
@@ -65,7 +64,9 @@ def table(
     """
     known = list(dict.fromkeys(column for row in rows for column in row.columns))
     for metric in metrics:
-        _check(metric, known)
+        if metric not in known:
+            names = ", ".join(known) or "none yet"
+            raise UserError(f"no run has the metric {metric!r}; there are: {names}")
     columns = metrics or [name for name in known if not name.startswith(_REST)]
     if form == "csv":
         lines = []
@@ -80,23 +81,6 @@ def table(
         for row in rows
     ]
     return ["row", "done", *columns], lines
-
-
-def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
-    """Draws a column of the table into a PNG file: each row's runs, their mean and deviation."""
-    _check(metric, [name for row in rows for name in row.columns])
-    figure, (axes,) = panels(1, columns=1, height=1.5 + 0.3 * len(rows), width=9)
-    for place, row in enumerate(rows):
-        if values := _numbers(row.columns, metric):
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            mean = statistics.mean(values)
-            axes.errorbar(mean, place, xerr=deviation, fmt="o", color="C0", capsize=3)
-            axes.plot(values, [place] * len(values), ".", color="0.6", zorder=0)
-    axes.set_yticks(range(len(rows)), [row.name.replace("$", r"\$") for row in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel(metric)
-    axes.grid(color="0.9")
-    figure.write(path, dpi=130)
 
 
 def _by_column(run: run_report.Run) -> run_report.Run:
@@ -137,9 +121,3 @@ def _cell(columns: dict[str, list[Any]], name: str) -> str:
     if any(isinstance(x, str | bool) for x in values) or len(set(finite)) < 2:
         return ", ".join(dict.fromkeys(map(shown, finite or values)))
     return f"{shown(float(statistics.mean(finite)))} ± {statistics.stdev(finite):.2g}"
-
-
-def _check(metric: str, known: Sequence[str]) -> None:
-    if metric not in known:
-        names = ", ".join(dict.fromkeys(known)) or "none yet"
-        raise UserError(f"no run has the metric {metric!r}; there are: {names}")

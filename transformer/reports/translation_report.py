@@ -1,31 +1,21 @@
-"""The part of a report about translations of a split: lengths, tests, examples."""
+"""The part of a report about translations of a split: lengths, examples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from sacrebleu.metrics import CHRF
 
 from transformer.data.words import words_of
-from transformer.metrics import scores
-from transformer.metrics.significance import RESAMPLES, paired_bootstrap
-from transformer.reports.pages import table, text, thumbnail
+from transformer.reports.pages import table, text
 from transformer.reports.translations import bleu_by_length, groups
 from transformer.tasks.pair_training import Texts
 
 EXAMPLES = 8
 BOUNDS = (8, 12, 16, 20)
-LONGEST_SHOWN = 512  # bytes of a text: a larger thumbnail would be unreadable
-
-# Pairs of source and translation -> the attention between them, [target tokens, source tokens].
-Attend = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray]]
 
 
-def translations(runs: Sequence[Any], texts: Sequence[Texts], attend: Attend | None) -> str:
-    """HTML about translations of the same sentences by each run (see run_report.py).
-
-    attend: the first run's, if there is only one run and its attention is to be shown.
-    """
+def translations(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
+    """HTML about translations of the same sentences by each run (see run_report.py)."""
     parts, (first, *others) = [], texts
     members = groups(first.sources, BOUNDS)
     rows = [["sentences", *[str(len(of_group)) for of_group in members.values()]]]
@@ -47,25 +37,17 @@ def translations(runs: Sequence[Any], texts: Sequence[Texts], attend: Attend | N
         for own in texts
     ]
     if others:
-        parts.append("<h3>Is the difference chance?</h3>" + _bootstrap(runs, texts))
         gaps = [max(x) - min(x) for x in zip(*of_sentences, strict=True)]
         order = sorted(range(len(gaps)), key=lambda i: -gaps[i])
         parts.append("<h3>The translations that differ most, by sentence chrF</h3>")
-        parts.append(_examples(runs, texts, of_sentences, order[:EXAMPLES], None))
+        parts.append(_examples(runs, texts, of_sentences, order[:EXAMPLES]))
         return "".join(parts)
     order = sorted(everywhere, key=of_sentences[0].__getitem__)
     worst, best = order[:EXAMPLES], order[::-1][:EXAMPLES]
-    if attend:
-        parts.append(
-            '<p class="quiet">Below each translation: the attention of the decoder to the source, '
-            "the mean of the heads of the last layer but one (of a model with one layer, of that). "
-            "A row is a token of the translation, a column one of the source; EOS is the last of "
-            "each. Dark is much.</p>"
-        )
     parts.append("<h3>The worst translations, by sentence chrF</h3>")
-    parts.append(_examples(runs, texts, of_sentences, worst, attend))
+    parts.append(_examples(runs, texts, of_sentences, worst))
     parts.append("<h3>The best</h3>")
-    parts.append(_examples(runs, texts, of_sentences, best, attend))
+    parts.append(_examples(runs, texts, of_sentences, best))
     return "".join(parts)
 
 
@@ -77,39 +59,12 @@ def _ratio(texts: Texts, members: Sequence[int]) -> float:
     return translated / max(1, expected)
 
 
-def _bootstrap(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
-    """The paired bootstrap test of every run against the first."""
-    kind = scores.kind_of_text(runs[0].config.data)
-    systems, references = [own.hypotheses for own in texts], [texts[0].references]
-    found = paired_bootstrap(systems, references, kind, ["bleu"])["bleu"]
-    rows = [
-        [run.name, f"{x.score:.2f}", f"{x.mean:.2f} ± {x.ci:.2f}", p]
-        for run, x in zip(runs, found, strict=True)
-        for p in [f"{x.p_value:.3f}" if x.p_value is not None else "baseline"]
-    ]
-    said = f"Paired bootstrap with {RESAMPLES:,} samples, against the first run; 95 % intervals."
-    return table(["run", "BLEU", "mean", "p"], rows) + f'<p class="quiet">{said}</p>'
-
-
-def _examples(runs, texts, of_sentences, order: Sequence[int], attend: Attend | None) -> str:
-    first, weights = texts[0], [None] * len(order)
-    if attend:
-        pairs = [(first.sources[i], first.hypotheses[i]) for i in order]
-        shown = [n for n, pair in enumerate(pairs) if pair[0].strip() and _are_short(pair)]
-        for n, weights_TS in zip(shown, attend([pairs[n] for n in shown]), strict=True):
-            weights[n] = weights_TS
-    rows = []
-    for weights_TS, i in zip(weights, order, strict=True):
+def _examples(runs, texts, of_sentences, order: Sequence[int]) -> str:
+    first, rows = texts[0], []
+    for i in order:
         rows.append(["source", "", first.sources[i]])
         rows.append(["reference", "", first.references[i]])
         for run, own, chrf in zip(runs, texts, of_sentences, strict=True):
             rows.append([run.name, f"{chrf[i]:.1f}", own.hypotheses[i]])
-        if weights_TS is not None:
-            about = "attention of the translation to the source"
-            rows.append(["attention", "", thumbnail(weights_TS, about)])
         rows.append(["", "", ""])
     return table(["", "chrF", ""], rows)
-
-
-def _are_short(texts: Sequence[str]) -> bool:
-    return all(len(text.encode(errors="replace")) <= LONGEST_SHOWN for text in texts)

@@ -99,23 +99,15 @@ def run(
                     if "Error whilst parsing config file" in str(error):
                         raise
                     raise UserError(f"{error}; see --help and configs/base.py") from error
-                except KeyError as error:
-                    part = str(error).strip("'\"")
-                    if not any(f".{part}." in override for override in overrides):
-                        raise
-                    raise UserError(
-                        f"the config file has no corpus {part}; give all of it, as in "
-                        f"--config.data.corpora=\"{{'{part}': {{'file': 'x.tsv', 'weight': 2}}}}\""
-                    ) from error
-                except AttributeError as error:
+                except (KeyError, AttributeError) as error:
                     field = str(error).strip("'\"")
-                    asked = [x for x in overrides if x.endswith(f".{field}")]
+                    asked = [x for x in overrides if field in x.split(".")[1:]]
                     if not asked:
                         raise
                     if asked[0].startswith("data.corpora."):
                         raise UserError(
                             f"the config file does not set {asked[0]}; set it there, or give all "
-                            "of --config.data.corpora"
+                            "of --config.data.corpora=\"{'x': {'file': 'x.tsv', 'weight': 2}}\""
                         ) from error
                     listing = command("train", *choice, "--help-config")
                     raise UserError(

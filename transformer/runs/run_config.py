@@ -1,7 +1,6 @@
 """A config file as checked, frozen sections, and its copy in the work directory."""
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import json
@@ -13,7 +12,7 @@ from transformer.models.family import FAMILIES, Family, find_family
 from transformer.runs import renamed_fields
 from transformer.runs.config_fields import check_type, part_of, path_fields, required
 from transformer.system.commands import command
-from transformer.system.errors import UserError
+from transformer.system.errors import UserError, nearest
 from transformer.system.files import remove_leftovers, write_atomically
 from transformer.system.paths import check_no_pattern, checked, looked_up
 from transformer.system.reading import MISSING, read_json, read_text
@@ -371,9 +370,8 @@ def _check_keys(
             if key in (others.get(section, ()) if section else others):
                 hint = "of another task or model family; give a config file that is made for this"
                 raise UserError(f"Unknown config field config.{prefix}{key}, {hint}: {listing}")
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {prefix}{near[0]}? " if near else ""
-            raise UserError(f"Unknown config field config.{prefix}{key:.60}; {hint}{listing}")
+            hint = nearest(f"{prefix}{key}", [f"{prefix}{name}" for name in known])
+            raise UserError(f"Unknown config field config.{prefix}{key:.60}; {hint} {listing}")
 
 
 def _check_complete(

@@ -1,7 +1,6 @@
 """The runs of a sweep and their names. See docs/sweeps.md."""
 
 import dataclasses
-import difflib
 import importlib.util
 import itertools
 import math
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 from transformer import configs
 from transformer.runs.run_config import Config, type_of_field
-from transformer.system.errors import UserError, code_of_the_user
+from transformer.system.errors import UserError, code_of_the_user, nearest
 from transformer.system.paths import looked_up
 
 SEED = "training.seed"
@@ -84,8 +83,7 @@ def plan_of(given: Any, path: str) -> Plan:
     known = [field.name for field in dataclasses.fields(Plan)]
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            hint = nearest(str(key), known)
             raise UserError(f"{path}: get_sweep gives an unknown field {key!r}; {hint}")
     plan = Plan(**given)
     if not _is_list(plan.rows) or not all(isinstance(row, Mapping) for row in plan.rows):

@@ -11,6 +11,7 @@ from typing import Any
 # Whole numbers are below SIZE, unless a check says otherwise: they size arrays or loops, and a
 # larger one is a slip. Numbers that are only counted or compared may be any int32: below COUNT.
 SIZE, COUNT = 1_000_000, 2**31
+MOST = 20  # names in a message
 
 
 class UserError(Exception):
@@ -109,4 +110,6 @@ def check_choice(config: Any, section: str, field: str, choices: Collection[Any]
 def nearest(name: str, known: Collection[str]) -> str:
     """The end of a message about an unknown name."""
     close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"choose one of {', '.join([*known][:MOST])}{', ...' if len(known) > MOST else ''}"

@@ -69,18 +69,12 @@ class _Wrapped:
         return getattr(self._file, name)
 
 
-class _Printable(_Wrapped):
-    """A terminal; text written to it is escaped, except line feeds."""
+class _Shown(_Wrapped):
+    """A file for people to read: see `named`; in a terminal text is escaped, except line feeds."""
 
     def write(self, text: str) -> int:
-        return self._file.write("\n".join(map(printable, text.split("\n"))))
-
-
-class _Named(_Wrapped):
-    """A file for people to read: see `show_as`."""
-
-    def write(self, text: str) -> int:
-        return self._file.write(named(text))
+        show = printable if is_terminal(self._file.fileno) else named
+        return self._file.write("\n".join(map(show, text.split("\n"))))
 
 
 class _Dispensable(_Wrapped):
@@ -112,9 +106,7 @@ def escape_standard_output() -> None:
     with contextlib.suppress(AttributeError):  # closed, or not a file
         sys.stdout.reconfigure(errors="backslashreplace")
     if sys.stdout is not None:
-        sys.stdout = _Named(sys.stdout)
-    if sys.stdout is not None and is_terminal(sys.stdout.fileno):
-        sys.stdout = _Printable(sys.stdout)
+        sys.stdout = _Shown(sys.stdout)
 
 
 @contextlib.contextmanager

@@ -1,15 +1,21 @@
 """Sentence pairs to train on, from a book in Markdown and its translation.
 
     git clone https://github.com/d2l-ai/d2l-zh
-    python -m transformer translated-book --book=d2l-zh --output=d2l
+    python benchmarks/translated_book.py --book=d2l-zh --output=d2l
 
 This writes d2l.en and d2l.zh (docs/chinese.md). The files of a chapter stand beside each other:
 chapter_origin.md is English, and chapter.md is the Chinese translation of that text.
 """
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from transformer.data.text_files import read_lines
+from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path, given
@@ -68,8 +74,6 @@ def _split(block: str, end: str, between_lines: str) -> list[str]:
 
 
 def main() -> None:
-    from transformer.data.text_files import read_lines
-
     folder, output = given(BOOK, OUTPUT)
     paths = [output.with_name(f"{output.name}.{language}") for language in ("en", "zh")]
     for path in paths:
@@ -88,3 +92,7 @@ def main() -> None:
     for path, texts in zip(paths, zip(*pairs, strict=True), strict=True):
         write_named(path, "".join(f"{text}\n" for text in texts))
     print(f"{len(pairs)} pairs; written to {paths[0]} and {paths[1]}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

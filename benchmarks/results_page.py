@@ -1,6 +1,8 @@
 """RESULTS.md, a page for each row of its table, and pictures, from the files of the ledger.
 
-The command `results` writes them.
+    python benchmarks/results_page.py
+
+It is for the repository, in which results/ is. docs/results.md says how results get there.
 """
 
 import collections
@@ -8,10 +10,13 @@ import dataclasses
 import json
 import shlex
 import statistics
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from transformer.decoding.config import DecodingConfig
 from transformer.reports import ledger
@@ -19,7 +24,7 @@ from transformer.reports.ledger import Result
 from transformer.reports.plots import label, write_curves
 from transformer.reports.results import checkpoint_flags, search_flags
 from transformer.reports.tables import formatted
-from transformer.runs import history
+from transformer.runs import cli, history
 from transformer.runs.provenance import PACKAGES, ROOT
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -330,9 +335,11 @@ def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
 
 def write() -> None:
     """Writes RESULTS.md, its pages and pictures."""
-    if not RESULTS.is_dir():
-        raise UserError(f"there is no folder {RESULTS}; run this in the repository")
     for name, text in pages(RESULTS).items():
         write_atomically(ROOT / name, text)
     for title, results in by_data(RESULTS).items():
         draw(title, results, RESULTS / picture_name(title))
+
+
+if __name__ == "__main__":
+    cli.run(write)

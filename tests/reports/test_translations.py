@@ -1,4 +1,4 @@
-"""BLEU by the length of the source."""
+"""BLEU by the length of the source, and other facts of translations."""
 
 import dataclasses
 import gzip
@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from scripts import assert_refused, run, succeeded
+from scripts import run, succeeded
 from test_run_config import base_experiment
 
+from transformer.reports.translation_report import BOUNDS
 from transformer.reports.translations import bleu_by_length, groups, names_of, read
 from transformer.runs import run_config
 from transformer.system.errors import UserError
@@ -54,31 +55,17 @@ def test_bleu_of_each_group(tmp_path):
     assert found["6+"] < 1
 
 
-def test_the_command(tmp_path):
-    for name in ("a", "b"):
-        written(tmp_path / name)
-    command = ["by-length", "--workdirs=a,b", "--out=x.png"]
-    result = succeeded(run(*command, cwd=tmp_path))
-    assert b"sentences" in result.out
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    bleu = lines_of(result.out)["a"]
-    (tmp_path / "b/eval/test/references.txt").write_text("w\nx\ny\nz\n")
-    refused = run(*command, cwd=tmp_path)
-    assert_refused(refused, "b and a have translated different sentences")
-
-    # The same translations in the ledger, beside a run of the same name.
+def test_results_of_the_ledger(tmp_path):
     (tmp_path / "ledger").mkdir()
     recorded(tmp_path / "ledger/a.json", tmp_path / "raw")
     flags = ["--results=ledger/a.json", "--raw_dir=raw", "--data_dir=data", "--out=x.png"]
-    result = succeeded(run(command[0], *flags, "--workdirs=a", cwd=tmp_path))
-    lines = lines_of(result.out)
-    assert lines["ledger/a"] == lines[f"{tmp_path.name}/a"] == bleu
-    refused = run(command[0], *flags, "--split=train", cwd=tmp_path)
-    assert_refused(refused, "a.json has no split 'train'; it has: test")
-
-
-def lines_of(printed: bytes) -> dict[str, list[str]]:
-    return {words[0]: words[1:] for words in map(str.split, printed.decode().splitlines())}
+    result = succeeded(run("benchmarks/by_length.py", *flags, cwd=tmp_path))
+    lines = {words[0]: words[1:] for words in map(str.split, result.out.decode().splitlines())}
+    found = bleu_by_length(
+        run_config.load(written(tmp_path / "run")).data, read(tmp_path / "run", "test"), BOUNDS
+    )
+    assert lines["a"] == [f"{bleu:.2f}" for bleu in found.values()]
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def recorded(path: Path, raw: Path) -> None:

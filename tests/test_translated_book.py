@@ -3,9 +3,9 @@
 import pytest
 from scripts import assert_refused, run, succeeded
 
-from transformer.commands.translated_book import sentence_pairs
+from benchmarks.translated_book import sentence_pairs
 
-SCRIPT = "translated-book"
+SCRIPT = "benchmarks/translated_book.py"
 ENGLISH = """# Introduction
 :label:`chap_intro`
 

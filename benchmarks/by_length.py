@@ -1,0 +1,58 @@
+"""BLEU by source length of results of the ledger: a table, and a picture.
+
+    python benchmarks/by_length.py --results=results/rnn_conditional-0.json --out=by_length.png
+
+The sentences are downloaded, or read from --raw_dir. For runs, `transformer report` has the table.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from transformer.reports import ledger
+from transformer.reports.pages import panels
+from transformer.reports.plots import style
+from transformer.reports.tables import aligned
+from transformer.reports.translation_report import BOUNDS
+from transformer.reports.translations import bleu_by_length, groups
+from transformer.runs import cli
+from transformer.system.errors import UserError
+from transformer.system.files import check_can_write
+from transformer.system.paths import DEFINE_path, DEFINE_paths, given
+
+RESULTS = DEFINE_paths("results", [], "JSON files of the ledger, comma-separated.")
+DATA_DIR = DEFINE_path("data_dir", None, "Where TFDS keeps data sets.", is_field=True)
+RAW_DIR = DEFINE_path("raw_dir", None, "A folder with the raw files.", is_field=True)
+OUT = DEFINE_path("out", "by_length.png", "The PNG file to write.")
+
+
+def main() -> None:
+    (path,) = given(OUT)
+    check_can_write(path, ".png")
+    if not RESULTS.value:
+        raise UserError("--results is missing; give files of the ledger")
+    lines, (figure, (axes,)) = [], panels(1, columns=1, height=4.5, width=9)
+    for number, name in enumerate(RESULTS.value):
+        data, texts = ledger.translations(Path(name), "test", DATA_DIR.value, RAW_DIR.value)
+        sizes = {key: len(members) for key, members in groups(texts.sources, BOUNDS).items()}
+        if number == 0:
+            first, lines = sizes, [["", *sizes], ["sentences", *map(str, sizes.values())]]
+            axes.set_xticks(range(len(sizes)), [f"{x}\n{n} sentences" for x, n in sizes.items()])
+        if sizes != first:
+            raise UserError(f"{name} is of other sentences; give results on the same data")
+        found = bleu_by_length(data, texts, BOUNDS).values()
+        lines.append([Path(name).stem, *(f"{bleu:.2f}" for bleu in found)])
+        look = style(number, len(first)) | {"markersize": 4}
+        axes.plot(range(len(first)), list(found), label=Path(name).stem, **look)
+    print(aligned(lines), end="")
+    axes.set_xlabel("words of the source")
+    axes.set_ylabel("BLEU")
+    axes.grid(color="0.9")
+    figure.legend(frameon=False, loc="outside right upper")
+    figure.write(path, dpi=130)
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    cli.run(main)
