@@ -27,8 +27,9 @@ TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu
 SERVER = """
 import atexit, gc, json, os, runpy, sys, threading, traceback
 # Nearly everything that the commands import; it starts no backend of JAX.
-from transformer.inference import model
-from transformer.reports import ledger, run_report
+from transformer.exports import workdir
+from transformer.inference import formats, model, output
+from transformer.reports import ledger, plots, recipes, run_report
 from transformer.runs import cli, run_config, train
 run_config.type_of_field("model")  # of all tasks and families
 gc.freeze()
@@ -40,6 +41,8 @@ for line in sys.stdin:
             os.dup2(os.open(name, mode), fd)
         os.chdir(job["cwd"])
         sys.argv = job["argv"]
+        if not job["pictures"]:
+            run_report.write = plots.learning_curve = lambda *_: None
         code = 0
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
@@ -100,8 +103,13 @@ def words_of(script: str | Path) -> list[str | Path]:
     return [ROOT / script] if is_file else [ROOT / "transformer", script]
 
 
-def run(script: str, *arguments: str, cwd: Path, stdin: bytes = b"") -> Result:
-    """As `python <script> <arguments>` in the directory `cwd`, or the command of that name."""
+def run(
+    script: str, *arguments: str, cwd: Path, stdin: bytes = b"", pictures: bool = False
+) -> Result:
+    """As `python <script> <arguments>` in the directory `cwd`, or the command of that name.
+
+    pictures: whether a run draws its curves and writes its report; it takes seconds.
+    """
     with tempfile.TemporaryDirectory() as directory:
         names = [os.path.join(directory, name) for name in ("stdin", "stdout", "stderr")]
         Path(names[0]).write_bytes(stdin)
@@ -109,6 +117,7 @@ def run(script: str, *arguments: str, cwd: Path, stdin: bytes = b"") -> Result:
         job = {
             "argv": [*map(str, words_of(script)), *map(str, arguments)],
             "cwd": str(cwd),
+            "pictures": pictures,
             "files": list(zip(names, modes)),
         }
         server().stdin.write(json.dumps(job).encode() + b"\n")

@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -78,71 +80,6 @@ def text(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(text) -> Path:
-    succeeded(run("train.py", *resumable(), "--workdir=whole", cwd=text))
-    return text / "whole"
-
-
-def test_a_killed_run_is_one_run(uninterrupted):
-    directory = uninterrupted.parent
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    until = "checkpoints/3"
-    with training(resumable(), directory / "killed", until=until, **quiet) as (process,):
-        process.send_signal(signal.SIGKILL)
-    # What it may have written that it could not save any more.
-    with (directory / "killed" / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 11, "train/loss": 99.0}\n{"step": 12, "train/lo')
-    result = succeeded(run("train.py", *resumable(), "--workdir=killed", cwd=directory))
-    assert b"at step 0 of 12" not in result.out
-    assert_same_run(directory / "killed", uninterrupted)
-    assert metrics(uninterrupted)[-1]["step"] == 12
-
-
-def by_two_processes(directory: Path, flags: list[str]) -> list[Result]:
-    """The two of a Slurm step, as it starts them; they have a half each of every parameter."""
-    command = [ROOT / "train.py", *flags, "--config.mesh.fsdp=2", "--config.mesh.tensor=2"]
-    results = run_together(2 * [command], directory, slurm_variables(2))
-    return list(map(succeeded, results))
-
-
-@pytest.mark.slow
-def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
-    directory = uninterrupted.parent
-    shutil.copytree(uninterrupted, directory / "initial")
-    (directory / "other").mkdir()
-    write_toy(directory / "other", train=53)
-    flags = resumable(training_init_from="initial", training_steps=3, training_seed=5)
-    flags = [flag.replace("=train.", "=other/train.") for flag in flags]
-    flags += ["--config.optimizer.schedule=constant", "--config.optimizer.peak_learning_rate=0"]
-    first, _ = by_two_processes(directory, [*flags, "--workdir=begun"])
-    best = restore(directory / "initial")
-    assert f"the best of initial, step(s) {best.chosen.steps[0]}\n".encode() in first.out
-    assert Tokenizers.load(directory / "begun").sha256 == best.task.tokenizers.sha256
-    assert_same_params(restore(directory / "begun", "last", None), best)
-    origin = provenance.origin(directory / "begun")
-    assert origin["checkpoint_steps"] == best.chosen.steps
-    assert origin["config"]["training.steps"] == 12
-    assert origin["starts"][0]["step"] == 0
-
-    # It began once: the other may be gone, even if the run is killed before its first checkpoint.
-    (directory / "initial").rename(directory / "gone")
-    shutil.copytree(
-        directory / "begun", directory / "killed_early", ignore=lambda folder, _: (
-            ["checkpoints", "metrics.jsonl"] if Path(folder).name == "begun" else []
-        ),
-    )  # fmt: skip
-    succeeded(run("train.py", *flags, "--workdir=killed_early", cwd=directory))
-    assert_close_run(directory / "killed_early", directory / "begun")
-    failed = run("train.py", *flags, "--workdir=late", cwd=directory)
-    assert failed.code == 2
-    assert "training.init_from: initial is not a work directory" in failed.err
-    assert not (directory / "late/config.json").exists()
-
-
-# --- Told to stop -------------------------------------------------------------------------
-
-
 class StopAt(StopRequest):
     """A request that comes just before the loop asks for the `number`th time."""
 
@@ -196,28 +133,146 @@ def experiment_of(text: Path, **changes) -> Config:
     return Config.from_dict(config)
 
 
+def share_programs(config: Config, monkeypatch, prepared: dict[Callable, Any]) -> None:
+    """Runs with the same `prepared` have the data and programs that the first of them prepares."""
+
+    def first_of(function):
+        def first(*arguments):
+            if function not in prepared:
+                prepared[function] = function(*arguments)
+            return prepared[function]
+
+        return first
+
+    vars(config)["kind"] = config.kind._replace(prepare=first_of(config.kind.prepare))
+    monkeypatch.setattr(train, "prepare_programs", first_of(train.prepare_programs))
+
+
+@pytest.fixture(scope="module")
+def prepared() -> dict[Callable, Any]:
+    """What runs of the configs of `experiment_of` without full validations share."""
+    return {}
+
+
+TWELVE = {
+    "training_steps": 12,
+    "training_checkpoint_every": 3,
+    "training_full_validation_every": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(text, compiled_once, prepared) -> Path:
+    """The run of `resumable`."""
+    config = experiment_of(text, **TWELVE)
+    with pytest.MonkeyPatch.context() as patch:
+        share_programs(config, patch, prepared)
+        train.train(config, text / "whole", StopAt(None))
+    return text / "whole"
+
+
+def kept(workdir: Path) -> list[str]:
+    return sorted(path.name for path in (workdir / "checkpoints").iterdir())
+
+
+# train.py, which nobody listens to (as in `train.py 2>&1 | tee log` and Ctrl-C, which ends tee
+# first), and which a signal reaches when it asks for a batch.
+SIGNALLED = """
+import os, runpy, sys
+from transformer.tasks.seq2seq import Seq2SeqTraining
+
+script, at, sent = sys.argv[1], *map(int, sys.argv[2:4])
+del sys.argv[1:4]
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 1)
+os.dup2(writer, 2)
+
+def batch(self, number, batch_of=Seq2SeqTraining.batch):
+    if number == at:
+        os.kill(os.getpid(), sent)
+    return batch_of(self, number)
+
+Seq2SeqTraining.batch = batch
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def test_a_run_that_is_stopped_and_killed_is_one_run(
+    text, uninterrupted, prepared, capsys, monkeypatch
+):
+    workdir = text / "parts"
+    (text / "signalled.py").write_text(SIGNALLED)
+
+    def code_after(number: int, sent: int) -> int:
+        words = [str(ROOT / "train.py"), str(number), str(int(sent)), *resumable()]
+        return run(str(text / "signalled.py"), *words, "--workdir=parts", cwd=text).code
+
+    assert code_after(4, signal.SIGINT) == STOPPED == 75
+    assert 0 < int(max(kept(workdir))) < 9
+    assert not (workdir / "lock").exists()
+    assert code_after(11, signal.SIGKILL) == -signal.SIGKILL
+    # What it may have written that it could not save any more.
+    with (workdir / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 11, "train/loss": 99.0}\n{"step": 12, "train/lo')
+    config = experiment_of(text, **TWELVE)
+    share_programs(config, monkeypatch, prepared)
+    train.train(config, workdir, StopAt(None))
+    assert re.search("at step ([1-9]|1[01]) of 12", capsys.readouterr().out)
+    assert_same_run(workdir, uninterrupted)
+    assert metrics(uninterrupted)[-1]["step"] == 12
+
+
+def by_two_processes(directory: Path, flags: list[str]) -> list[Result]:
+    """The two of a Slurm step, as it starts them; they have a half each of every parameter."""
+    command = [ROOT / "train.py", *flags, "--config.mesh.fsdp=2", "--config.mesh.tensor=2"]
+    results = run_together(2 * [command], directory, slurm_variables(2))
+    return list(map(succeeded, results))
+
+
+@pytest.mark.slow
+def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
+    directory = uninterrupted.parent
+    shutil.copytree(uninterrupted, directory / "initial")
+    (directory / "other").mkdir()
+    write_toy(directory / "other", train=53)
+    flags = resumable(training_init_from="initial", training_steps=3, training_seed=5)
+    flags = [flag.replace("=train.", "=other/train.") for flag in flags]
+    flags += ["--config.optimizer.schedule=constant", "--config.optimizer.peak_learning_rate=0"]
+    first, _ = by_two_processes(directory, [*flags, "--workdir=begun"])
+    best = restore(directory / "initial")
+    assert f"the best of initial, step(s) {best.chosen.steps[0]}\n".encode() in first.out
+    assert Tokenizers.load(directory / "begun").sha256 == best.task.tokenizers.sha256
+    assert_same_params(restore(directory / "begun", "last", None), best)
+    origin = provenance.origin(directory / "begun")
+    assert origin["checkpoint_steps"] == best.chosen.steps
+    assert origin["config"]["training.steps"] == 12
+    assert origin["starts"][0]["step"] == 0
+
+    # It began once: the other may be gone, even if the run is killed before its first checkpoint.
+    (directory / "initial").rename(directory / "gone")
+    shutil.copytree(
+        directory / "begun", directory / "killed_early", ignore=lambda folder, _: (
+            ["checkpoints", "metrics.jsonl"] if Path(folder).name == "begun" else []
+        ),
+    )  # fmt: skip
+    succeeded(run("train.py", *flags, "--workdir=killed_early", cwd=directory))
+    assert_close_run(directory / "killed_early", directory / "begun")
+    failed = run("train.py", *flags, "--workdir=late", cwd=directory)
+    assert failed.code == 2
+    assert "training.init_from: initial is not a work directory" in failed.err
+    assert not (directory / "late/config.json").exists()
+
+
+# --- Told to stop -------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="module")
 def whole(text, tmp_path_factory, compiled_once) -> Path:
     """The uninterrupted run of `experiment_of`."""
     workdir = tmp_path_factory.mktemp("whole")
     train.train(experiment_of(text), workdir, StopAt(None))
     return workdir
-
-
-def share_programs(config: Config, monkeypatch) -> None:
-    """All runs of this config have the data and the programs that the first of them prepares."""
-
-    def first_of(function):
-        found = []
-
-        def first(*arguments):
-            found[:] = found or [function(*arguments)]
-            return found[0]
-
-        return first
-
-    vars(config)["kind"] = config.kind._replace(prepare=first_of(config.kind.prepare))
-    monkeypatch.setattr(train, "prepare_programs", first_of(train.prepare_programs))
 
 
 @pytest.mark.slow
@@ -256,10 +311,6 @@ def test_an_average_and_a_rate_that_falls_on_a_plateau(text, tmp_path, monkeypat
     assert min(jax.tree.leaves(gaps)) > 0
 
 
-def kept(workdir: Path) -> list[str]:
-    return sorted(path.name for path in (workdir / "checkpoints").iterdir())
-
-
 @pytest.mark.slow
 def test_stopped_anywhere_it_goes_on_from_there(text, whole, tmp_path, capsys, monkeypatch):
     """Between checkpoints, at one, and in the validation of either kind. Nothing compiles again.
@@ -267,7 +318,7 @@ def test_stopped_anywhere_it_goes_on_from_there(text, whole, tmp_path, capsys, m
     A warning of ours is an error here, so the tests of rollbacks below show it of these.
     """
     config, at = experiment_of(text), 0
-    share_programs(config, monkeypatch)
+    share_programs(config, monkeypatch, {})
     for number, what, step in (
         (3, "after", 3),
         (1, "after", 4),
@@ -320,21 +371,6 @@ def test_a_run_may_end_where_it_was_stopped(text, tmp_path, monkeypatch, compile
         train.train(moved, workdir, StopAt(None))
 
 
-LONG = resumable(training_steps=100_000, training_checkpoint_every=1000)
-
-
-def test_a_signal_is_heard_when_nobody_reads_the_log(uninterrupted):
-    """As in `train.py 2>&1 | tee log` and Ctrl-C, which ends tee first."""
-    workdir = uninterrupted.parent / "unread"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with training(LONG, workdir, **pipes) as (process,):
-        process.stdout.close()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == STOPPED
-    assert len(kept(workdir)) == 1
-    assert not (workdir / "lock").exists()
-
-
 # --- Divergence ---------------------------------------------------------------------------
 
 
@@ -366,7 +402,7 @@ def test_a_bad_batch_is_skipped_and_after_many_in_a_row_it_goes_back(
     poison(monkeypatch, 2, 5, 6)
     changes = {"training_log_every": 1, "training_rollback_after": 2}
     config = experiment_of(text, **changes, training_full_validation_every=0)
-    share_programs(config, monkeypatch)
+    share_programs(config, monkeypatch, {})
     train.train(config, tmp_path / "a", StopAt(None))
     err = capsys.readouterr().err
     assert re.search(r"warning: update 3 on batch 2: loss nan, .*: skipped \(1 in a row\)", err)
@@ -417,10 +453,13 @@ def test_without_a_checkpoint_it_goes_back_to_what_it_began_with(
         jax.tree.map(np.testing.assert_array_equal, state.params, jax.device_get(expected))
 
 
-def test_after_a_few_rollbacks_it_stops_with_a_report(text, tmp_path, monkeypatch, compiled_once):
+def test_after_a_few_rollbacks_it_stops_with_a_report(
+    text, tmp_path, uninterrupted, prepared, monkeypatch
+):
     poison(monkeypatch, *range(5, 99))
     changes = {"training_rollback_after": 2, "training_max_rollbacks": 2}
     config = experiment_of(text, **changes, training_full_validation_every=0)
+    share_programs(config, monkeypatch, prepared)
     with pytest.raises(UserError, match=r"after 2 rollbacks .* has the batches") as error:
         train.train(config, tmp_path, StopAt(None))
     assert str(tmp_path / "divergence.json") in str(error.value)
@@ -472,7 +511,8 @@ def test_from_one_process_to_two_and_back(uninterrupted):
 def test_a_signal_to_one_process_stops_all(until, uninterrupted):
     """During the start there is nothing to save; later, all stop at the same step."""
     workdir = uninterrupted.parent / f"stopped-{until}"
-    with training(LONG, workdir, *flags_of_a_job(2), until=until, devices=2) as processes:
+    flags = resumable(training_steps=100_000, training_checkpoint_every=1000)
+    with training(flags, workdir, *flags_of_a_job(2), until=until, devices=2) as processes:
         processes[1].send_signal(signal.SIGTERM)
         assert [process.wait(timeout=60) for process in processes] == [STOPPED, STOPPED]
     assert len(list(workdir.glob("checkpoints/*"))) == (until == "metrics.jsonl")
