@@ -104,15 +104,24 @@ def words_of(script: str | Path) -> list[str | Path]:
 
 
 def run(
-    script: str, *arguments: str, cwd: Path, stdin: bytes = b"", pictures: bool = False
+    script: str,
+    *arguments: str,
+    cwd: Path,
+    stdin: bytes | Path = b"",
+    stdout: Path | None = None,
+    pictures: bool = False,
 ) -> Result:
     """As `python <script> <arguments>` in the directory `cwd`, or the command of that name.
 
-    pictures: whether a run draws its curves and writes its report; it takes seconds.
+    stdin: its content; or a pipe or a terminal, as `stdout`.
+    pictures: whether a run draws its curves and writes its report, which takes seconds.
     """
     with tempfile.TemporaryDirectory() as directory:
         names = [os.path.join(directory, name) for name in ("stdin", "stdout", "stderr")]
-        Path(names[0]).write_bytes(stdin)
+        if isinstance(stdin, bytes):
+            Path(names[0]).write_bytes(stdin)
+        else:
+            names[:2] = map(str, (stdin, stdout))
         modes = [os.O_RDONLY] + 2 * [os.O_CREAT | os.O_WRONLY | os.O_APPEND]
         job = {
             "argv": [*map(str, words_of(script)), *map(str, arguments)],
@@ -123,7 +132,8 @@ def run(
         server().stdin.write(json.dumps(job).encode() + b"\n")
         server().stdin.flush()
         code = int(server().stdout.readline())
-        return Result(code, Path(names[1]).read_bytes(), Path(names[2]).read_text())
+        out = b"" if stdout else Path(names[1]).read_bytes()
+        return Result(code, out, Path(names[2]).read_text())
 
 
 def assert_refused(result: Result, *parts: str) -> None:

@@ -16,7 +16,6 @@ import jax
 import numpy as np
 import pytest
 import soak
-from jax.experimental.compilation_cache import compilation_cache
 from processes import flags_of_a_job, run_together, slurm_variables, training
 from scripts import (
     ROOT,
@@ -92,21 +91,6 @@ class StopAt(StopRequest):
     def seen(self) -> bool:
         self.asked += 1
         return self.asked == self.number
-
-
-@pytest.fixture(scope="module")
-def compiled_once():
-    """Programs of this process come from the cache that the scripts use."""
-    names = ("dir", "min_compile_time_secs", "min_entry_size_bytes")
-    keys = ["jax_compilation_cache_dir", *(f"jax_persistent_cache_{n}" for n in names[1:])]
-    before = [getattr(jax.config, key) for key in keys]
-    for key, value in zip(keys, (os.environ["COMPILED_BY_TESTS"], 0.0, -1)):
-        jax.config.update(key, value)
-    compilation_cache.reset_cache()
-    yield
-    for key, value in zip(keys, before):
-        jax.config.update(key, value)
-    compilation_cache.reset_cache()
 
 
 def experiment_of(text: Path, **changes) -> Config:
