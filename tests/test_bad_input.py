@@ -450,4 +450,4 @@ def test_without_the_server(tmp_path):
     del anew["GLIBC_TUNABLES"]
     command = [sys.executable, str(ROOT / "transformer"), "trian"]
     process = subprocess.run(command, cwd=tmp_path, env=anew, capture_output=True, text=True)
-    assert_refused(Result(process.returncode, b"", process.stderr), "there is no command trian")
+    assert_refused(Result(process.returncode, b"", process.stderr), "there is no command 'trian'")
