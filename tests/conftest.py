@@ -65,6 +65,18 @@ def compiled_once():
 
 
 @pytest.fixture(scope="session")
+def toy_run(tmp_path_factory):
+    """A folder with a text and `run`, which train.py made of it in two steps; not to be changed."""
+    import scripts
+
+    folder = tmp_path_factory.mktemp("toy_run")
+    scripts.write_toy(folder, train=97, validation=5)
+    flags = [*scripts.toy_flags(), "--workdir=run"]
+    scripts.succeeded(scripts.run("train.py", *flags, cwd=folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
 def random_params():
     """random_params(model, seed=0): random arrays for every parameter of a FunctionalModel.
 
