@@ -58,11 +58,11 @@ def assert_same_run(a: Path, b: Path) -> None:
 
 
 def resumable(**changes) -> list[str]:
-    """12 updates with dropout, a checkpoint every 3; epochs of 9.6 updates."""
+    """12 updates with dropout, a checkpoint every 3, between lines of the log; epochs of 9.6."""
     return toy_flags(
         **{
             "training_steps": 12,
-            "training_log_every": 3,
+            "training_log_every": 5,
             "training_checkpoint_every": 3,
             "training_max_tokens_per_device": 3 * 31,
             "model_dropout": 0.2,
@@ -140,6 +140,7 @@ def prepared() -> dict[Callable, Any]:
 
 TWELVE = {
     "training_steps": 12,
+    "training_log_every": 5,
     "training_checkpoint_every": 3,
     "training_full_validation_every": 0,
 }
