@@ -151,7 +151,8 @@ def uninterrupted(text, compiled_once, prepared) -> Path:
     config = experiment_of(text, **TWELVE)
     with pytest.MonkeyPatch.context() as patch:
         share_programs(config, patch, prepared)
-        train.train(config, text / "whole", StopAt(None))
+        start = provenance.conditions() | {"config_file": "configs/base.py", "overrides": {}}
+        train.train(config, text / "whole", StopAt(None), start=start)
     return text / "whole"
 
 
