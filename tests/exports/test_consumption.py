@@ -59,11 +59,6 @@ EXPORTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_platform(monkeypatch):
-    monkeypatch.setattr(stablehlo, "PLATFORMS", ("cpu",))
-
-
 @pytest.fixture(params=EXPORTS)
 def export(request, random_params, tmp_path):
     """A model, and the function that exports it after changes."""
