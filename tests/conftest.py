@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 # These tests may be a background job, which ignores Ctrl-C, or started by nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,6 +47,33 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture(scope="module")
+def compiled_once():
+    """Programs of this process come from the cache that the scripts use."""
+    names = ("dir", "min_compile_time_secs", "min_entry_size_bytes")
+    keys = ["jax_compilation_cache_dir", *(f"jax_persistent_cache_{n}" for n in names[1:])]
+    before = [getattr(jax.config, key) for key in keys]
+    for key, value in zip(keys, (os.environ["COMPILED_BY_TESTS"], 0.0, -1)):
+        jax.config.update(key, value)
+    compilation_cache.reset_cache()
+    yield
+    for key, value in zip(keys, before):
+        jax.config.update(key, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="session")
+def toy_run(tmp_path_factory):
+    """A folder with a text and `run`, which train.py made of it in two steps; not to be changed."""
+    import scripts
+
+    folder = tmp_path_factory.mktemp("toy_run")
+    scripts.write_toy(folder, train=97, validation=5)
+    flags = [*scripts.toy_flags(), "--workdir=run"]
+    scripts.succeeded(scripts.run("train.py", *flags, cwd=folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

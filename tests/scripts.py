@@ -27,8 +27,9 @@ TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu
 SERVER = """
 import atexit, gc, json, os, runpy, sys, threading, traceback
 # Nearly everything that the commands import; it starts no backend of JAX.
-from transformer.inference import model
-from transformer.reports import ledger, run_report
+from transformer.exports import workdir
+from transformer.inference import formats, model, output
+from transformer.reports import ledger, plots, recipes, run_report
 from transformer.runs import cli, run_config, train
 run_config.type_of_field("model")  # of all tasks and families
 gc.freeze()
@@ -40,6 +41,8 @@ for line in sys.stdin:
             os.dup2(os.open(name, mode), fd)
         os.chdir(job["cwd"])
         sys.argv = job["argv"]
+        if not job["pictures"]:
+            run_report.write = plots.learning_curve = lambda *_: None
         code = 0
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
@@ -100,21 +103,37 @@ def words_of(script: str | Path) -> list[str | Path]:
     return [ROOT / script] if is_file else [ROOT / "transformer", script]
 
 
-def run(script: str, *arguments: str, cwd: Path, stdin: bytes = b"") -> Result:
-    """As `python <script> <arguments>` in the directory `cwd`, or the command of that name."""
+def run(
+    script: str,
+    *arguments: str,
+    cwd: Path,
+    stdin: bytes | Path = b"",
+    stdout: Path | None = None,
+    pictures: bool = False,
+) -> Result:
+    """As `python <script> <arguments>` in the directory `cwd`, or the command of that name.
+
+    stdin: its content; or a pipe or a terminal, as `stdout`.
+    pictures: whether a run draws its curves and writes its report, which takes seconds.
+    """
     with tempfile.TemporaryDirectory() as directory:
         names = [os.path.join(directory, name) for name in ("stdin", "stdout", "stderr")]
-        Path(names[0]).write_bytes(stdin)
+        if isinstance(stdin, bytes):
+            Path(names[0]).write_bytes(stdin)
+        else:
+            names[:2] = map(str, (stdin, stdout))
         modes = [os.O_RDONLY] + 2 * [os.O_CREAT | os.O_WRONLY | os.O_APPEND]
         job = {
             "argv": [*map(str, words_of(script)), *map(str, arguments)],
             "cwd": str(cwd),
+            "pictures": pictures,
             "files": list(zip(names, modes)),
         }
         server().stdin.write(json.dumps(job).encode() + b"\n")
         server().stdin.flush()
         code = int(server().stdout.readline())
-        return Result(code, Path(names[1]).read_bytes(), Path(names[2]).read_text())
+        out = b"" if stdout else Path(names[1]).read_bytes()
+        return Result(code, out, Path(names[2]).read_text())
 
 
 def assert_refused(result: Result, *parts: str) -> None:

@@ -56,11 +56,9 @@ def toy(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(toy) -> Path:
+def trained(toy, toy_run) -> Path:
     """The directory of a run of two steps, with a checkpoint of each."""
-    result = run("train.py", *toy_flags(), "--workdir=run", cwd=toy)
-    assert result.code == 0, result.err
-    yield toy / "run"
+    yield shutil.copytree(toy_run / "run", toy / "run")
     shutil.rmtree(toy / "run")
 
 
@@ -304,21 +302,10 @@ def test_paths_and_links_of_a_stranger_are_not_used(strangers):
     assert not (strangers / "mine" / "metrics.jsonl").exists()
     # Who trusts a stranger says so.
     (strangers / "run" / "eval").unlink()
+    arguments.append("--hypotheses=/etc/hostname")
     succeeded(run("evaluate.py", *arguments, cwd=strangers))
     hostname = Path("/etc/hostname").read_text()
-    assert (strangers / "run" / "eval" / "test" / "sources.txt").read_text() == hostname
-
-
-def test_what_comes_before_a_bad_line_is_kept(trained, tmp_path):
-    """Of a file, and of standard input."""
-    directory, output = trained.parent, tmp_path / "new.de"
-    arguments = "translate.py", "--workdir=run", f"--output={output}"
-    result = run(*arguments, "--input=latin1.en", cwd=directory)
-    assert_refused(result, "latin1.en", "line 2")
-    assert output.read_text().count("\n") == 1
-    output.unlink()
-    result = run(*arguments, cwd=directory, stdin=b"\xff\n")
-    assert_refused(result, "standard input", "line 1")
+    assert (strangers / "run/eval/latest/sources.txt").read_text() == hostname
 
 
 # --- The disk is full ---------------------------------------------------------------------
@@ -455,15 +442,10 @@ def test_arrays_of_objects(name, tmp_path):
         load_arrays(tmp_path / name)
 
 
-def test_without_the_server(toy):
+def test_without_the_server(tmp_path):
     """The same from the shell, where the scripts start themselves anew."""
     anew = os.environ | environment()
     del anew["GLIBC_TUNABLES"]
-    process = subprocess.run(
-        [sys.executable, str(ROOT / "evaluate.py"), "--workdir=nowhere"],
-        cwd=toy,
-        env=anew,
-        capture_output=True,
-        text=True,
-    )
-    assert_refused(Result(process.returncode, b"", process.stderr), "nowhere")
+    command = [sys.executable, str(ROOT / "transformer"), "trian"]
+    process = subprocess.run(command, cwd=tmp_path, env=anew, capture_output=True, text=True)
+    assert_refused(Result(process.returncode, b"", process.stderr), "there is no command 'trian'")

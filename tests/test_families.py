@@ -121,7 +121,8 @@ def trained(tmp_path_factory):
             (directory / f"{split}.txt").write_text("\n\n".join(parts))
             rows = [f"{line}\t{int(line.startswith('one'))}\n" for line in lines]
             (directory / f"{split}.tsv").write_text("".join(rows))
-        said = succeeded(run("train.py", *flags(family), "--workdir=whole", cwd=directory)).out
+        arguments = [*flags(family), "--workdir=whole"]
+        said = succeeded(run("train.py", *arguments, cwd=directory, pictures=True)).out
         is_packed = "data.packing" not in OTHER_DATA.get(family, {})
         assert (float(re.search(rb"([\d.]+)% full", said)[1]) > 80) == is_packed
         return directory / "whole"

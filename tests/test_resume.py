@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 import soak
-from jax.experimental.compilation_cache import compilation_cache
 from processes import flags_of_a_job, run_together, slurm_variables, training
 from scripts import (
     ROOT,
@@ -78,24 +79,132 @@ def text(tmp_path_factory) -> Path:
     return directory
 
 
+class StopAt(StopRequest):
+    """A request that comes just before the loop asks for the `number`th time."""
+
+    def __init__(self, number: int | None):
+        self.asked, self.number = 0, number
+
+    def wait_for_steps(self, mesh) -> None:
+        pass
+
+    def seen(self) -> bool:
+        self.asked += 1
+        return self.asked == self.number
+
+
+def experiment_of(text: Path, **changes) -> Config:
+    """9 updates: a checkpoint each 4, full validation each 8, a line of the log each 3."""
+    config = base.get_config().to_dict()
+    fields = {
+        "training_steps": 9,
+        "training_checkpoint_every": 4,
+        "training_full_validation_every": 8,
+        "training_log_every": 3,
+        "training_max_tokens_per_device": 3 * 31,
+        "model_dropout": 0.2,
+        "optimizer_warmup_steps": 5,
+        "data_data_dir": str(text / "data"),
+    }
+    for flag in toy_flags(**{**fields, **changes})[1:]:
+        name, _, value = flag.removeprefix("--config.").partition("=")
+        section, _, field = name.partition(".")
+        kind = type(config[section][field])
+        config[section][field] = value if kind is type(None) else kind(value)
+    for name in ("train", "validation"):
+        config["data"][f"{name}_source"] = str(text / f"{name}.en")
+        config["data"][f"{name}_target"] = str(text / f"{name}.de")
+    return Config.from_dict(config)
+
+
+def share_programs(config: Config, monkeypatch, prepared: dict[Callable, Any]) -> None:
+    """Runs with the same `prepared` have the data and programs that the first of them prepares."""
+
+    def first_of(function):
+        def first(*arguments):
+            if function not in prepared:
+                prepared[function] = function(*arguments)
+            return prepared[function]
+
+        return first
+
+    vars(config)["kind"] = config.kind._replace(prepare=first_of(config.kind.prepare))
+    monkeypatch.setattr(train, "prepare_programs", first_of(train.prepare_programs))
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(text) -> Path:
-    succeeded(run("train.py", *resumable(), "--workdir=whole", cwd=text))
+def prepared() -> dict[Callable, Any]:
+    """What runs of the configs of `experiment_of` without full validations share."""
+    return {}
+
+
+TWELVE = {
+    "training_steps": 12,
+    "training_checkpoint_every": 3,
+    "training_full_validation_every": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(text, compiled_once, prepared) -> Path:
+    """The run of `resumable`."""
+    config = experiment_of(text, **TWELVE)
+    with pytest.MonkeyPatch.context() as patch:
+        share_programs(config, patch, prepared)
+        start = provenance.conditions() | {"config_file": "configs/base.py", "overrides": {}}
+        train.train(config, text / "whole", StopAt(None), start=start)
     return text / "whole"
 
 
-def test_a_killed_run_is_one_run(uninterrupted):
-    directory = uninterrupted.parent
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    until = "checkpoints/3"
-    with training(resumable(), directory / "killed", until=until, **quiet) as (process,):
-        process.send_signal(signal.SIGKILL)
+def kept(workdir: Path) -> list[str]:
+    return sorted(path.name for path in (workdir / "checkpoints").iterdir())
+
+
+# train.py, which nobody listens to (as in `train.py 2>&1 | tee log` and Ctrl-C, which ends tee
+# first), and which a signal reaches before an update.
+SIGNALLED = """
+import os, runpy, sys
+from transformer.runs.loop import Updates
+
+script, at, sent = sys.argv[1], *map(int, sys.argv[2:4])
+del sys.argv[1:4]
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 1)
+os.dup2(writer, 2)
+
+def run(self, train, step, run=Updates.run):
+    if step == at:
+        os.kill(os.getpid(), sent)
+    return run(self, train, step)
+
+Updates.run = run
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def test_a_run_that_is_stopped_and_killed_is_one_run(
+    text, uninterrupted, prepared, capsys, monkeypatch
+):
+    workdir = text / "parts"
+    (text / "signalled.py").write_text(SIGNALLED)
+
+    def code_after(step: int, sent: int) -> int:
+        words = [str(ROOT / "train.py"), str(step), str(int(sent)), *resumable()]
+        return run(str(text / "signalled.py"), *words, "--workdir=parts", cwd=text).code
+
+    assert code_after(4, signal.SIGINT) == STOPPED == 75
+    assert kept(workdir) == ["3", "5"]
+    assert not (workdir / "lock").exists()
+    assert code_after(10, signal.SIGKILL) == -signal.SIGKILL
     # What it may have written that it could not save any more.
-    with (directory / "killed" / "metrics.jsonl").open("a") as file:
+    with (workdir / "metrics.jsonl").open("a") as file:
         file.write('{"step": 11, "train/loss": 99.0}\n{"step": 12, "train/lo')
-    result = succeeded(run("train.py", *resumable(), "--workdir=killed", cwd=directory))
-    assert b"at step 0 of 12" not in result.out
-    assert_same_run(directory / "killed", uninterrupted)
+    config = experiment_of(text, **TWELVE)
+    share_programs(config, monkeypatch, prepared)
+    train.train(config, workdir, StopAt(None))
+    assert re.search("at step [69] of 12", capsys.readouterr().out)  # 9 may be half written
+    assert_same_run(workdir, uninterrupted)
     assert metrics(uninterrupted)[-1]["step"] == 12
 
 
@@ -143,81 +252,12 @@ def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
 # --- Told to stop -------------------------------------------------------------------------
 
 
-class StopAt(StopRequest):
-    """A request that comes just before the loop asks for the `number`th time."""
-
-    def __init__(self, number: int | None):
-        self.asked, self.number = 0, number
-
-    def wait_for_steps(self, mesh) -> None:
-        pass
-
-    def seen(self) -> bool:
-        self.asked += 1
-        return self.asked == self.number
-
-
-@pytest.fixture(scope="module")
-def compiled_once():
-    """Programs of this process come from the cache that the scripts use."""
-    names = ("dir", "min_compile_time_secs", "min_entry_size_bytes")
-    keys = ["jax_compilation_cache_dir", *(f"jax_persistent_cache_{n}" for n in names[1:])]
-    before = [getattr(jax.config, key) for key in keys]
-    for key, value in zip(keys, (os.environ["COMPILED_BY_TESTS"], 0.0, -1)):
-        jax.config.update(key, value)
-    compilation_cache.reset_cache()
-    yield
-    for key, value in zip(keys, before):
-        jax.config.update(key, value)
-    compilation_cache.reset_cache()
-
-
-def experiment_of(text: Path, **changes) -> Config:
-    """9 updates: a checkpoint each 4, full validation each 8, a line of the log each 3."""
-    config = base.get_config().to_dict()
-    fields = {
-        "training_steps": 9,
-        "training_checkpoint_every": 4,
-        "training_full_validation_every": 8,
-        "training_log_every": 3,
-        "training_max_tokens_per_device": 3 * 31,
-        "model_dropout": 0.2,
-        "optimizer_warmup_steps": 5,
-        "data_data_dir": str(text / "data"),
-    }
-    for flag in toy_flags(**{**fields, **changes})[1:]:
-        name, _, value = flag.removeprefix("--config.").partition("=")
-        section, _, field = name.partition(".")
-        kind = type(config[section][field])
-        config[section][field] = value if kind is type(None) else kind(value)
-    for name in ("train", "validation"):
-        config["data"][f"{name}_source"] = str(text / f"{name}.en")
-        config["data"][f"{name}_target"] = str(text / f"{name}.de")
-    return Config.from_dict(config)
-
-
 @pytest.fixture(scope="module")
 def whole(text, tmp_path_factory, compiled_once) -> Path:
     """The uninterrupted run of `experiment_of`."""
     workdir = tmp_path_factory.mktemp("whole")
     train.train(experiment_of(text), workdir, StopAt(None))
     return workdir
-
-
-def share_programs(config: Config, monkeypatch) -> None:
-    """All runs of this config have the data and the programs that the first of them prepares."""
-
-    def first_of(function):
-        found = []
-
-        def first(*arguments):
-            found[:] = found or [function(*arguments)]
-            return found[0]
-
-        return first
-
-    vars(config)["kind"] = config.kind._replace(prepare=first_of(config.kind.prepare))
-    monkeypatch.setattr(train, "prepare_programs", first_of(train.prepare_programs))
 
 
 @pytest.mark.slow
@@ -256,10 +296,6 @@ def test_an_average_and_a_rate_that_falls_on_a_plateau(text, tmp_path, monkeypat
     assert min(jax.tree.leaves(gaps)) > 0
 
 
-def kept(workdir: Path) -> list[str]:
-    return sorted(path.name for path in (workdir / "checkpoints").iterdir())
-
-
 @pytest.mark.slow
 def test_stopped_anywhere_it_goes_on_from_there(text, whole, tmp_path, capsys, monkeypatch):
     """Between checkpoints, at one, and in the validation of either kind. Nothing compiles again.
@@ -267,7 +303,7 @@ def test_stopped_anywhere_it_goes_on_from_there(text, whole, tmp_path, capsys, m
     A warning of ours is an error here, so the tests of rollbacks below show it of these.
     """
     config, at = experiment_of(text), 0
-    share_programs(config, monkeypatch)
+    share_programs(config, monkeypatch, {})
     for number, what, step in (
         (3, "after", 3),
         (1, "after", 4),
@@ -320,21 +356,6 @@ def test_a_run_may_end_where_it_was_stopped(text, tmp_path, monkeypatch, compile
         train.train(moved, workdir, StopAt(None))
 
 
-LONG = resumable(training_steps=100_000, training_checkpoint_every=1000)
-
-
-def test_a_signal_is_heard_when_nobody_reads_the_log(uninterrupted):
-    """As in `train.py 2>&1 | tee log` and Ctrl-C, which ends tee first."""
-    workdir = uninterrupted.parent / "unread"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with training(LONG, workdir, **pipes) as (process,):
-        process.stdout.close()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == STOPPED
-    assert len(kept(workdir)) == 1
-    assert not (workdir / "lock").exists()
-
-
 # --- Divergence ---------------------------------------------------------------------------
 
 
@@ -366,7 +387,7 @@ def test_a_bad_batch_is_skipped_and_after_many_in_a_row_it_goes_back(
     poison(monkeypatch, 2, 5, 6)
     changes = {"training_log_every": 1, "training_rollback_after": 2}
     config = experiment_of(text, **changes, training_full_validation_every=0)
-    share_programs(config, monkeypatch)
+    share_programs(config, monkeypatch, {})
     train.train(config, tmp_path / "a", StopAt(None))
     err = capsys.readouterr().err
     assert re.search(r"warning: update 3 on batch 2: loss nan, .*: skipped \(1 in a row\)", err)
@@ -417,10 +438,13 @@ def test_without_a_checkpoint_it_goes_back_to_what_it_began_with(
         jax.tree.map(np.testing.assert_array_equal, state.params, jax.device_get(expected))
 
 
-def test_after_a_few_rollbacks_it_stops_with_a_report(text, tmp_path, monkeypatch, compiled_once):
+def test_after_a_few_rollbacks_it_stops_with_a_report(
+    text, tmp_path, uninterrupted, prepared, monkeypatch
+):
     poison(monkeypatch, *range(5, 99))
     changes = {"training_rollback_after": 2, "training_max_rollbacks": 2}
     config = experiment_of(text, **changes, training_full_validation_every=0)
+    share_programs(config, monkeypatch, prepared)
     with pytest.raises(UserError, match=r"after 2 rollbacks .* has the batches") as error:
         train.train(config, tmp_path, StopAt(None))
     assert str(tmp_path / "divergence.json") in str(error.value)
@@ -472,7 +496,8 @@ def test_from_one_process_to_two_and_back(uninterrupted):
 def test_a_signal_to_one_process_stops_all(until, uninterrupted):
     """During the start there is nothing to save; later, all stop at the same step."""
     workdir = uninterrupted.parent / f"stopped-{until}"
-    with training(LONG, workdir, *flags_of_a_job(2), until=until, devices=2) as processes:
+    flags = resumable(training_steps=100_000, training_checkpoint_every=1000)
+    with training(flags, workdir, *flags_of_a_job(2), until=until, devices=2) as processes:
         processes[1].send_signal(signal.SIGTERM)
         assert [process.wait(timeout=60) for process in processes] == [STOPPED, STOPPED]
     assert len(list(workdir.glob("checkpoints/*"))) == (until == "metrics.jsonl")

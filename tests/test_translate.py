@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,52 +52,48 @@ def translate(script):
 
 
 @contextlib.contextmanager
-def process(script: Path, *arguments: str, seconds: float = 0, **streams) -> Iterator:
-    """A process of its own, which is killed at the end."""
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **streams}
-    with subprocess.Popen(
-        [sys.executable, script, *arguments],
-        cwd=script.parent,
-        env=os.environ | environment() | {"SECONDS_A_LINE": str(seconds)},
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        **streams,
-    ) as popen:
-        try:
-            yield popen
-        finally:
-            popen.kill()
-
-
-def wait_until(condition, popen) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert popen.poll() is None, popen.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def at_work(script: Path, stdin: Path, stdout: Path) -> Iterator[Future[Result]]:
+    """While it works, with these pipes or terminals."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(run, str(script), cwd=script.parent, stdin=stdin, stdout=stdout)
 
 
 # --- Pipes and signals --------------------------------------------------------------------
 
 
 def test_a_line_in_an_open_pipe_is_answered(script):
-    with process(script) as popen:
+    there, back = script.parent / "there", script.parent / "back"
+    os.mkfifo(there)
+    os.mkfifo(back)
+    with (
+        at_work(script, there, back) as result,
+        there.open("wb", buffering=0) as stdin,
+        back.open("rb", buffering=0) as stdout,
+    ):
         for line in (b"one\n", b"two\nthree\n"):
-            popen.stdin.write(line)
-            assert popen.stdout.read(len(line)) == line.upper()
-        popen.stdin.write(b"no end")
-        popen.stdin.close()
-        assert popen.stdout.read() == b"NO END\n"
-        assert popen.wait() == 0
-        assert popen.stderr.read() == b""
+            stdin.write(line)
+            assert stdout.read(len(line)) == line.upper()
+        stdin.write(b"no end")
+        stdin.close()
+        assert stdout.read() == b"NO END\n"
+        assert result.result(60) == (0, b"", "")
 
 
 def test_ctrl_c_keeps_what_is_translated(script, translate):
     """And the same command continues it, when the process has ended."""
     output, note = script.parent / "out", script.parent / ".out.unfinished"
     arguments = ["--input=in", "--output=out"]
-    with process(script, *arguments, seconds=0.05) as popen:
-        wait_until(lambda: note.exists() and '"lines": 8' in note.read_text(), popen)
+    with subprocess.Popen(
+        [sys.executable, script, *arguments],
+        cwd=script.parent,
+        env=os.environ | environment() | {"SECONDS_A_LINE": "0.05"},
+        stderr=subprocess.PIPE,
+    ) as popen:
+        deadline = time.monotonic() + 60
+        while not (note.exists() and '"lines": 8' in note.read_text()):
+            assert popen.poll() is None, popen.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         popen.send_signal(signal.SIGSTOP)
         assert_refused(translate(*arguments), "out is being written by another process")
         popen.send_signal(signal.SIGINT)
@@ -118,16 +115,12 @@ def test_ctrl_c_keeps_what_is_translated(script, translate):
 
 def test_standard_output_that_fails(script):
     """Closed, and with a reader who has seen enough."""
-    command = f"{shlex.quote(sys.executable)} shim.py --input=in"
-    done = subprocess.run(
-        ["sh", "-c", f"{command} >&-; echo $?; {command} | head -1; echo $?"],
-        cwd=script.parent,
-        env=os.environ | environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "2\nLINE 0\n0\n"
-    assert done.stderr == "error: standard output is closed; leave it open, or give --output\n"
+    closed = f"{shlex.quote(sys.executable)} shim.py --input=in >&-"
+    variables = {"cwd": script.parent, "env": os.environ | environment()}
+    done = subprocess.run(["sh", "-c", closed], capture_output=True, text=True, **variables)
+    assert_refused(Result(done.returncode, b"", done.stderr), "standard output is closed; leave it")
+    script.write_text("import os; ends = os.pipe(); os.close(ends[0]); os.dup2(ends[1], 1)" + SHIM)
+    assert run(str(script), "--input=in", cwd=script.parent) == (0, b"", "")
 
 
 # --- What --output names ------------------------------------------------------------------
@@ -223,8 +216,8 @@ def test_bad_and_long_lines(translate):
 def test_the_prompt(script):
     """Of a terminal: a line, an escape, no text, the end."""
     ours, theirs = pty.openpty()
-    with process(script, stdin=theirs, stdout=theirs, start_new_session=True) as popen:
-        os.close(theirs)
+    terminal = Path(os.ttyname(theirs))
+    with at_work(script, terminal, terminal) as result:
         shown = b""
 
         def read_until(text: bytes) -> None:
@@ -241,12 +234,13 @@ def test_the_prompt(script):
         os.write(ours, b"\xff\n")
         read_until(b"\r\n\r\n> ")
         os.write(ours, b"\x04")
-        assert popen.wait() == 0
-        messages = popen.stderr.read().decode()
+        code, _, messages = result.result(60)
+        assert code == 0
         assert messages.splitlines() == [
             "compiling ...",
             "ready: one sentence a line; Ctrl-D ends",
             "warning: passed over: line 3 is not UTF-8; type it again",
             "",
         ]
+    os.close(theirs)
     os.close(ours)

@@ -18,8 +18,8 @@ PAGE = "visualize"
 
 
 @pytest.fixture(scope="module")
-def model(random_params):
-    return trained_model(random_params, num_decoder_layers=2)
+def model(random_params, compiled_once):
+    return trained_model(random_params)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,6 @@ def test_the_page_has_the_lectures_pictures(directory):
         (["--source= "], "the source sentence is empty"),
         (["--source=one", "--out=x.txt"], "x.txt must end in .html"),
         (["--source=one", "--out=", "--figure=x.png/y.png"], "cannot write x.png/y.png: Not a dir"),
-        (["--source=one", "--figure=y.svg", "--layer=3"], "layer 3 is asked for"),
-        (["--source=one", "--figure=y.svg", "--heads=0"], "head 0 is asked for"),
         (["--source=one", "--figure=y.svg", "--heads=a"], "must be numbers"),
         (["--source=one", "--figure=y.svg", "--picture=steps"], "a model without steps"),
     ],

@@ -73,7 +73,7 @@ def test_each_token_is_as_probable(random_params, tmp_path, vocab_sizes, changes
 
 
 def test_the_search_finds_the_same(random_params, tmp_path):
-    model = trained(trained_model(random_params, num_decoder_layers=2), updates=400)
+    model = trained(trained_model(random_params), updates=400)
     translator = translator_of(model, tmp_path / "exported")
     source, target = model.task.tokenizers
     ours = model.task.translate(model.params, {}, LINES)

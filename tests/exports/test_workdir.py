@@ -45,9 +45,11 @@ def workdir(tmp_path_factory):
     model = build_model(MODEL, sizes_of(270))
     adam = make_optimizer(CONFIG.optimizer, make_schedule(CONFIG.optimizer, MODEL.d_model))
     checkpoints = Checkpoints(workdir, keep_last=3, best_metric="nll", direction="lower")
+    state = init_state(model, adam, seed=0)
     with contextlib.closing(checkpoints):
         for step in STEPS:
-            state = init_state(model, adam, seed=step)._replace(step=np.int32(step))
+            params = jax.tree.map(lambda x, step=step: x + step / 7, state.params)
+            state = state._replace(step=np.int32(step), params=params)
             checkpoints.save(state, {}, scheduled=True)
             checkpoints.record_scores(step, {"nll": float(step != 5)})
     return workdir

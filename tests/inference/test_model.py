@@ -17,12 +17,11 @@ from transformer.system.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory):
+def toy(tmp_path_factory, compiled_once):
     """A directory with a trained model."""
     directory = tmp_path_factory.mktemp("toy")
     write_toy(directory, train=30, validation=7)
-    flags = toy_flags(decoding_beam_size=3)
-    succeeded(run("train.py", *flags, "--workdir=runs/demo", cwd=directory))
+    succeeded(run("train.py", *toy_flags(), "--workdir=runs/demo", cwd=directory))
     return directory
 
 
@@ -72,9 +71,9 @@ def test_translate_py_and_the_api_agree(toy):
         return [line.split("\t") for line in result.out.decode().splitlines()]
 
     sources = "one two", "three"
-    rows = translate("--nbest=2", "--beam_size=5", stdin="one two\n\nthree\n")
+    rows = translate("--nbest=2", "--beam_size=3", stdin="one two\n\nthree\n")
     assert [row[:2] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["3", "1"], ["3", "2"]]
-    model = transformer.load(str(toy / "runs" / "demo"), beam_size=5)
+    model = transformer.load(str(toy / "runs" / "demo"), beam_size=3)
     found = [x for best in model.search(sources, nbest=2) for x in best]
     assert [row[4] for row in rows] == [
         found[0].text,
@@ -100,7 +99,7 @@ def test_options_that_cannot_be(toy):
         arguments = "--workdir=runs/demo", "--input=train.en", *arguments
         assert_refused(run("translate.py", *arguments, cwd=toy), *parts)
 
-    refused("--nbest=4", "--skip_bad_lines", parts=["error: 4 translations of each sentence"])
+    refused("--nbest=5", "--skip_bad_lines", parts=["error: 5 translations of each sentence"])
     refused("--nbset=4", parts=["Unknown command line flag 'nbset'"])
     refused("--score", "--nbest=2", parts=["--score is given"])
     refused("--length_penalty=-1", parts=["decoding.length_penalty"])

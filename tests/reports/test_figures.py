@@ -19,6 +19,7 @@ from transformer.reports.figures import (
     schedule_figure,
 )
 from transformer.reports.pages import fonts_for
+from transformer.system.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,9 @@ def test_a_notebook_shows_the_weights(model):
     last = draw_attention(found, None, None, None, False)
     np.testing.assert_allclose(images(last), found.maps["cross"][1])
     assert last.fonts == (["DejaVu Sans"], True)
+    for layer, heads, message in ((3, None, "layer 3 is asked"), (None, [0], "head 0 is asked")):
+        with pytest.raises(UserError, match=f"{message} for; the model has 1 to 2"):
+            draw_attention(found, None, layer, heads, False)
     # Letters that no font has are text in an SVG.
     words = [Token(text, i, text) for i, text in enumerate(("$x$", "\U000e0041\u0378", "two"))]
     found = found._replace(source=words, maps={"encoder": np.ones((1, 1, 3, 3))})
