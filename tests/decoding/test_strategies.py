@@ -166,7 +166,8 @@ PHRASES = [
 
 
 def test_the_best_that_contain_all_phrases():
-    B, L = len(PHRASES), 5
+    phrases_B = [PHRASES[i] for i in (0, 3, 4, 5)]  # all of them are in a narrow beam, below
+    B, L = len(phrases_B), 5
     tables = random_tables(B, seed=10)
     # 256 hypotheses are live at the end. Without phrases, 64 of them.
     found = search(
@@ -176,9 +177,9 @@ def test_the_best_that_contain_all_phrases():
         beam_size=64 * 5,
         longest=L,
         parts=CONSTRAINED[64],
-        arrays=tables_of(PHRASES, 4, 4),
+        arrays=tables_of(phrases_B, 4, 4),
     )
-    for b, phrases in enumerate(PHRASES):
+    for b, phrases in enumerate(phrases_B):
         scores = scores_of(
             all_outputs(tables[b], L),
             ALPHA,
