@@ -213,8 +213,8 @@ def fields_of(**choices):
     return (
         base.get_config().model.to_dict()
         | dict(
-            num_encoder_layers=2,
-            num_decoder_layers=3,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
             d_model=D_MODEL,
             d_ff=D_FF,
             num_heads=H,
@@ -234,11 +234,11 @@ def fields_of(**choices):
 @pytest.mark.parametrize(
     "choices",
     [
-        dict(),
-        dict(norm="pre", activation="swish", attention_bias=True),
-        dict(positions="learned", share_embeddings="decoder", activation="gelu", output_bias=True),
-        dict(norm="pre", positions="learned", share_embeddings="all", activation="elu"),
-        dict(norm="pre", normalization="rms_norm", attention_bias=True, scale_embeddings=False),
+        dict(num_encoder_layers=2, num_decoder_layers=3),
+        dict(norm="pre", positions="learned", share_embeddings="all", activation="swish")
+        | dict(attention_bias=True),
+        dict(share_embeddings="decoder", activation="gelu", output_bias=True),
+        dict(norm="pre", normalization="rms_norm", activation="elu", scale_embeddings=False),
     ],
     ids=str,
 )

@@ -116,7 +116,9 @@ def assert_trees_close(a, b, **tolerance) -> None:
 
 
 def largest_difference(a, b) -> float:
-    return max(float(np.abs(np.subtract(x, y)).max()) for x, y in zip(*map(jax.tree.leaves, (a, b))))
+    return max(
+        float(np.abs(np.subtract(x, y)).max()) for x, y in zip(*map(jax.tree.leaves, (a, b)))
+    )
 
 
 # --- What a step computes -----------------------------------------------------------------
