@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_configs import sizes_of
-from test_kernels import model_config, plain_once  # noqa: F401
+from test_kernels import disagreement, model_config
 
 from transformer.data.batches import Batch
 from transformer.models import kernels
@@ -149,14 +149,14 @@ def test_as_with_a_mask(like_cudnn, kind):
 def test_proof(like_cudnn, monkeypatch, capsys):
     """What differs, or is not there, is not used; cuDNN with a mask takes its place."""
     config = model_config(dtype="bfloat16", kernels="cudnn_packed,cudnn_attention")
-    assert kernels.disagreement("cudnn_packed", config) == ""
+    assert disagreement("cudnn_packed", config) == ""
     whole = functools.partial(reference, mask_type=cudnn.MaskType.PADDING, qkv_layout="BTNH")
 
     def without_causality(*arrays, mask_type, qkv_layout, **options):
         return whole(*arrays, **options)
 
     monkeypatch.setattr(cudnn, "dot_product_attention", without_causality)
-    assert kernels.disagreement("cudnn_packed", config).startswith("its result 0 is ")
+    assert disagreement("cudnn_packed", config).startswith("its result 0 is ")
     monkeypatch.delattr(cudnn, "dot_product_attention")
     real = kernels.disagreement
 
