@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -364,7 +363,10 @@ def test_int8_by_hand():
 
 
 def test_int8_matrices(random_params):
-    """Rounded to halves of a 127th of their columns' largest numbers; logits change as little."""
+    """Rounded to halves of a 127th of their columns' largest numbers.
+
+    How little scores change is in test_translation.py.
+    """
     model = small(**ONE_LAYER, dtype="bfloat16")
     params = random_params(model)
     laid_out = jax.jit(lambda params: model.in_layout(params, {}, WeightLayout.INT8))(params)
@@ -374,18 +376,6 @@ def test_int8_matrices(random_params):
     errors_IO = np.abs(own["kernel"] * own["scale_1O"] - given["kernel"])
     assert np.all(errors_IO <= 0.501 * own["scale_1O"])
     np.testing.assert_array_equal(own["bias"], given["bias"])
-    src, tokens = np.array([[3, 5, 7, 0]]), np.array([[1, 4, 2, 6, 8]])
-    logits, expected = (
-        jax.jit(lambda own, bind=bind: stepwise(bind(own), src, tokens)[0])(own)
-        for bind, own in [
-            (functools.partial(model.bind, weight_layout=WeightLayout.INT8), laid_out),
-            (model.bind, params),
-        ]
-    )
-    assert logits.dtype == jnp.float32
-    logits, expected = np.asarray(logits), np.asarray(expected)
-    error = np.sqrt(np.mean((logits - expected) ** 2)) / np.std(expected)
-    assert 1e-4 < error < 0.05, error
 
 
 @pytest.mark.parametrize(

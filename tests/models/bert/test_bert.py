@@ -22,7 +22,7 @@ from transformer.system.sharding import data_mesh, state_sharding
 VOCAB, CLASSES = 23, 3
 CONFIG = dataclasses.replace(
     BertConfig(**bert_base.get_model().to_dict()),
-    num_layers=2,
+    num_layers=1,
     d_model=14,
     d_ff=11,
     num_heads=2,
@@ -31,7 +31,7 @@ CONFIG = dataclasses.replace(
     attention_dropout=0.0,
 )
 VARIANTS = {
-    "published": {},
+    "published": {"num_layers": 2},
     "exact gelu, classes": {"activation": "gelu_exact", "head": "classification"},
     "pre-LN, no next sentence": {"norm": "pre", "activation": "gelu_exact", "head": "masked_lm"},
 }
@@ -230,7 +230,7 @@ def test_it_is_the_paper_in_packed_rows(variant):
         return x_BSD, weights, (bound.masked_lm_logits(x_BSD), bound.predict(batch))
 
     hidden, weights, found = jax.tree.map(np.asarray, run(params))
-    assert [x.shape for x in weights] == [(2, 2, 8, 8)] * 2
+    assert [x.shape for x in weights] == [(2, 2, 8, 8)] * config.num_layers
     for row, segment in sequences:
         own = segments[row] == segment
         x = transcription(params, config, tokens[row][own], types[row][own])
