@@ -47,45 +47,6 @@ def call(model, params, *arguments):
     return jax.tree.map(np.asarray, run(params))
 
 
-# ---- Who sees whom ----
-
-
-def test_packed_equals_unpacked(random_params):
-    model = small(**ONE_LAYER, norm="pre", positions="learned")
-    params, rng = random_params(model), np.random.default_rng(0)
-    lengths = {"a": (3, 2), "b": (5, 3), "c": (2, 4)}
-    pairs = {
-        name: (rng.integers(1, SOURCE_VOCABULARY, s), rng.integers(1, TARGET_VOCABULARY, t))
-        for name, (s, t) in lengths.items()
-    }
-
-    def lay_out(side, pictures):
-        """Tokens and segment ids of rows drawn as the names of sentences and dots."""
-        tokens = np.zeros((len(pictures), len(pictures[0])), np.int32)
-        segments = np.zeros_like(tokens)
-        for row, picture in enumerate(pictures):
-            in_order = [name for name in dict.fromkeys(picture) if name != "."]
-            for number, name in enumerate(in_order, start=1):
-                here = np.array(list(picture)) == name
-                tokens[row, here] = pairs[name][side]
-                segments[row, here] = number
-        return tokens, segments
-
-    # One row holds three sentences, one holds two with padding all over.
-    src, src_segments = lay_out(0, ["aaabbbbbcc.", "..cc.b.bbbb"])
-    tgt, tgt_segments = lay_out(1, ["aabbbcccc.", ".ccc.c.bbb"])
-    packed = call(model, params, src, tgt, src_segments, tgt_segments)
-    alone_src, _ = lay_out(0, ["aaa..", "bbbbb", ".c..c"])
-    alone_tgt, _ = lay_out(1, ["aa..", ".bbb", "cccc"])
-    alone = call(model, params, alone_src, alone_tgt)
-
-    expected = {name: alone[i, alone_tgt[i] > 0] for i, name in enumerate("abc")}
-    for row, names in ((0, "abc"), (1, "cb")):
-        for number, name in enumerate(names, start=1):
-            found = packed[row, tgt_segments[row] == number]
-            np.testing.assert_allclose(found, expected[name], atol=1e-5)
-
-
 def test_learned_positions_past_the_table_share_its_last_row(random_params):
     model = small(**ONE_LAYER, positions="learned", max_positions=3)
     params, src = random_params(model), jnp.array([[5, 5, 5, 5, 5]])
