@@ -181,76 +181,45 @@ def test_packed_rows_and_steps_are_single_sentences(family, name, random_params)
 # --- What cannot be -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("family", "changes", "message"),
-    [
+REFUSED = {
+    "transformer": [
+        ({"num_key_value_heads": 8}, "model.num_heads = 4 is not divisible by model.num_ke"),
+        ({"num_key_value_heads": 3}, "model.num_key_value_heads = 3; change one of them"),
+        ({"num_key_value_heads": -1}, "model.num_key_value_heads is -1; it must be at lea"),
+        ({"positions": "rotary", "d_k": 7}, "of channels, and keys have 7; set model.d_k to"),
+        ({"positions": "rope"}, "'rope'; it must be one of: sinusoidal, learned, none, rot"),
+        ({"max_distance": 9}, "model.max_distance is 9, but model.positions is 'sinusoidal'"),
+        ({"positions": "t5", "max_distance": 16}, "model.max_distance is 16, but nearer"),
+        ({"feed_forward": "silu"}, "'silu'; it must be one of: plain, glu, reglu, geglu, sw"),
+        ({"logit_soft_cap": -1.0}, "model.logit_soft_cap is -1.0; it must be at least 0"),
+        ({"norm": "rms"}, "'rms'; it must be one of: post, pre, sandwich, deepnorm, rezero"),
+    ],
+    "bert": [({"positions": "sinusoidal"}, "one of: learned, none, rotary, relative, relative_")],
+    "universal": [
+        ({"positions": "learned"}, "one of: sinusoidal, none, rotary, relative, rela"),
         (
-            "transformer",
-            {"num_key_value_heads": 8},
-            "model.num_heads = 4 is not divisible by model.num_ke",
-        ),
-        (
-            "transformer",
-            {"num_key_value_heads": 3},
-            "model.num_key_value_heads = 3; change one of them",
-        ),
-        (
-            "transformer",
-            {"num_key_value_heads": -1},
-            "model.num_key_value_heads is -1; it must be at lea",
-        ),
-        (
-            "transformer",
-            {"positions": "rotary", "d_k": 7},
-            "of channels, and keys have 7; set model.d_k to",
-        ),
-        (
-            "transformer",
-            {"positions": "rope"},
-            "'rope'; it must be one of: sinusoidal, learned, none, rot",
-        ),
-        (
-            "transformer",
-            {"max_distance": 9},
-            "model.max_distance is 9, but model.positions is 'sinusoidal'",
-        ),
-        (
-            "transformer",
-            {"positions": "t5", "max_distance": 16},
-            "model.max_distance is 16, but nearer",
-        ),
-        (
-            "transformer",
-            {"feed_forward": "silu"},
-            "'silu'; it must be one of: plain, glu, reglu, geglu, sw",
-        ),
-        (
-            "transformer",
-            {"logit_soft_cap": -1.0},
-            "model.logit_soft_cap is -1.0; it must be at least 0",
-        ),
-        (
-            "transformer",
-            {"norm": "rms"},
-            "'rms'; it must be one of: post, pre, sandwich, deepnorm, rezero",
-        ),
-        ("bert", {"positions": "sinusoidal"}, "one of: learned, none, rotary, relative, relative_"),
-        ("universal", {"positions": "learned"}, "one of: sinusoidal, none, rotary, relative, rela"),
-        (
-            *("universal", {"positions": "alibi", "count_from": "both_ends"}),
+            {"positions": "alibi", "count_from": "both_ends"},
             "model.count_from is 'both_ends', which model.positions=alibi cannot have; it must be ",
         ),
         (
-            *("universal", {"feed_forward": "glu", "transition": "separable_convolution"}),
+            {"feed_forward": "glu", "transition": "separable_convolution"},
             "model.feed_forward is 'glu', which model.transition=separable_convolution cannot have",
         ),
+    ],
+    "decoder_only": [
         (
-            *("decoder_only", {"positions": "t5", "layers": "LF"}),
+            {"positions": "t5", "layers": "LF"},
             "model.positions is 't5', which layers L and M of model.layers=LF cannot have; it must",
         ),
-        ("decoder_only", {"num_key_value_heads": 2, "layers": "FM"}, "it must be 0 or 4"),
-        ("decoder_only", {"feed_forward": "reglu", "expert_layer": 1}, "it must be 'plain'"),
+        ({"num_key_value_heads": 2, "layers": "FM"}, "it must be 0 or 4"),
+        ({"feed_forward": "reglu", "expert_layer": 1}, "it must be 'plain'"),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [(family, *case) for family, cases in REFUSED.items() for case in cases],
 )
 def test_settings_that_cannot_be(family, changes, message):
     with pytest.raises(UserError) as error:

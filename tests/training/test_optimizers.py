@@ -250,23 +250,19 @@ def test_fields_that_are_not_used_keep_the_values_of_the_base_config():
         assert unused == {field: getattr(PAPER, field) for field in unused}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("beta1", -0.1),
-        ("beta1", 1.0),
-        ("beta2", -0.1),
-        ("beta2", 1.0),
-        ("beta2", float("nan")),
-        ("epsilon", -1e-9),
-        ("epsilon", 1.0),
-        ("weight_decay", -0.1),
-        ("max_grad_norm", -1.0),
-        ("warmup_steps", 0),
-        ("name", "adamax"),
-        ("schedule", "rsqrt"),
-    ],
-)
+WRONG = {
+    "beta1": [-0.1, 1.0],
+    "beta2": [-0.1, 1.0, float("nan")],
+    "epsilon": [-1e-9, 1.0],
+    "weight_decay": [-0.1],
+    "max_grad_norm": [-1.0],
+    "warmup_steps": [0],
+    "name": ["adamax"],
+    "schedule": ["rsqrt"],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(x, value) for x in WRONG for value in WRONG[x]])
 def test_wrong_values(field, value):
     with pytest.raises(UserError) as error:
         config(**{field: value})
@@ -275,18 +271,10 @@ def test_wrong_values(field, value):
     assert f"optimizer.{field} is {value!r}; it must be " in message
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("beta1", 0.0),
-        ("beta2", 0.999),
-        ("epsilon", 0.0),
-        ("warmup_steps", 1),
-        ("max_grad_norm", 0.1),
-    ],
-)
-def test_values_at_the_edge(field, value):
-    assert getattr(config(**{field: value}), field) == value
+def test_values_at_the_edge():
+    edges = {"beta1": 0.0, "beta2": 0.999, "epsilon": 0.0, "warmup_steps": 1, "max_grad_norm": 0.1}
+    for field, value in edges.items():
+        assert getattr(config(**{field: value}), field) == value
 
 
 @pytest.mark.parametrize(
