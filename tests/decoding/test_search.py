@@ -287,7 +287,7 @@ def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows():
 
 
 def test_parts_of_a_batch_a_cache_that_grows_and_forced_decoding(random_params, monkeypatch):
-    """A search in parts finds what one of the whole batch finds, with the scores of the model."""
+    """A search in parts has the scores of the model; what it finds is tested with tables, above."""
     config = dataclasses.replace(MODEL, d_model=13, d_ff=17, num_heads=3, d_k=5, d_v=2, dropout=0.1)
     model = build_model(config, sizes_of(11))
     params, M, B, longest = random_params(model), 2, 8, 40
@@ -321,13 +321,7 @@ def test_parts_of_a_batch_a_cache_that_grows_and_forced_decoding(random_params, 
     monkeypatch.setattr(search_module, "LARGE_CACHE", 0)
     in_parts, sizes = found()
     assert sizes == {8, 4}
-    monkeypatch.undo()
-    monkeypatch.setattr(search_module, "PARTS", ())
-    together, sizes = found()
-    assert sizes == {8}
-    np.testing.assert_array_equal(in_parts.tokens_BML, together.tokens_BML)
-    np.testing.assert_allclose(in_parts.scores_BM, together.scores_BM, rtol=1e-5)
-    lengths_BM = (together.tokens_BML != PAD).sum(axis=2)
+    lengths_BM = (in_parts.tokens_BML != PAD).sum(axis=2)
     np.testing.assert_array_equal(lengths_BM[:, 0], max_length_B)
 
     @jax.jit
@@ -337,12 +331,12 @@ def test_parts_of_a_batch_a_cache_that_grows_and_forced_decoding(random_params, 
         log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens_NL[:, :, None], axis=2)
         return jnp.sum(log_probs[:, :, 0], axis=1, where=tokens_NL != PAD).reshape(-1, M)
 
-    filled = np.isfinite(together.scores_BM)
+    filled = np.isfinite(in_parts.scores_BM)
     assert filled[:, 0].tolist() == (max_length_B > 0).tolist()
-    forced = np.asarray(force(params, together.tokens_BML.reshape(-1, longest)))
-    np.testing.assert_allclose(together.log_probs_BM[filled], forced[filled], rtol=1e-5)
+    forced = np.asarray(force(params, in_parts.tokens_BML.reshape(-1, longest)))
+    np.testing.assert_allclose(in_parts.log_probs_BM[filled], forced[filled], rtol=1e-5)
     expected = (forced / penalty(lengths_BM, 0.6))[filled]
-    np.testing.assert_allclose(together.scores_BM[filled], expected, rtol=1e-5)
+    np.testing.assert_allclose(in_parts.scores_BM[filled], expected, rtol=1e-5)
 
 
 def test_the_largest_of_many_numbers_are_those_of_jax():
