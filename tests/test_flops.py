@@ -18,20 +18,21 @@ from transformer.models.transformer import TransformerConfig, training_flops
 from transformer.models.universal.universal_steps import UniversalConfig
 
 SIZES = {"d_model": 62, "d_ff": 67, "num_heads": 2}
-UNIVERSAL = SIZES | {"encoder_steps": 2, "decoder_steps": 3}
+TRANSFORMER = SIZES | {"num_encoder_layers": 1, "num_decoder_layers": 2}
+UNIVERSAL = SIZES | {"encoder_steps": 1, "decoder_steps": 2}
 T_DMCA = SIZES | {"block_length": 64, "loss_over": "target"}
 CASES = {
     "transformer": (
         *(TransformerConfig, base),
-        SIZES | {"d_k": 24, "d_v": 32, "num_encoder_layers": 2, "num_decoder_layers": 3},
+        TRANSFORMER | {"d_k": 24, "d_v": 32, "num_encoder_layers": 2},
     ),
     "rotary, grouped, gated": (
         *(TransformerConfig, base),
-        SIZES
+        TRANSFORMER
         | {"positions": "rotary", "d_k": 24, "d_v": 24, "num_heads": 4}
-        | {"num_key_value_heads": 1, "feed_forward": "swiglu", "num_decoder_layers": 2},
+        | {"num_key_value_heads": 1, "feed_forward": "swiglu"},
     ),
-    "relative": (TransformerConfig, base, SIZES | {"positions": "relative"}),
+    "relative": (TransformerConfig, base, TRANSFORMER | {"positions": "relative"}),
     "universal": (UniversalConfig, universal_base, UNIVERSAL),
     "halting": (
         *(UniversalConfig, universal_base),
@@ -91,7 +92,7 @@ def test_base_is_378_megaflops_a_pair_of_tokens():
 
 @pytest.mark.parametrize("head", ["pre_training", "masked_lm", "classification"])
 def test_bert(head):
-    config = model_config(BertConfig, bert_base, **SIZES, num_layers=2, max_positions=13, head=head)
+    config = model_config(BertConfig, bert_base, **SIZES, num_layers=1, max_positions=13, head=head)
     classifies = head == "classification"
     sizes = Sizes(211, 3 if classifies else 211, False, 13, 13)
     model = build_model(config, sizes)

@@ -205,17 +205,18 @@ def bucket(distance, causal, buckets=32, furthest=128):
     return result + min(exact + int(more), buckets - 1)
 
 
-def draw(rng, vocabulary, row):
-    """Random tokens where the picture of a row has an x, padding where it has a dot."""
-    return [int(rng.integers(1, vocabulary)) if mark == "x" else 0 for mark in row]
+def draw(rng, vocabulary, rows):
+    """Random tokens where the pictures of rows have a sentence's number, padding for a dot."""
+    segments = np.array([[int(mark.replace(".", "0")) for mark in row] for row in rows])
+    return rng.integers(1, vocabulary, segments.shape) * (segments > 0), segments
 
 
 def fields_of(**choices):
     return (
         base.get_config().model.to_dict()
         | dict(
-            num_encoder_layers=2,
-            num_decoder_layers=3,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
             d_model=D_MODEL,
             d_ff=D_FF,
             num_heads=H,
@@ -235,11 +236,11 @@ def fields_of(**choices):
 @pytest.mark.parametrize(
     "choices",
     [
-        dict(),
-        dict(norm="pre", activation="swish", attention_bias=True),
-        dict(positions="learned", share_embeddings="decoder", activation="gelu", output_bias=True),
-        dict(norm="pre", positions="learned", share_embeddings="all", activation="elu"),
-        dict(norm="pre", normalization="rms_norm", attention_bias=True, scale_embeddings=False)
+        dict(num_encoder_layers=2, num_decoder_layers=3),
+        dict(norm="pre", positions="learned", share_embeddings="all", activation="swish")
+        | dict(attention_bias=True),
+        dict(share_embeddings="decoder", activation="gelu", output_bias=True),
+        dict(norm="pre", normalization="rms_norm", activation="elu", scale_embeddings=False)
         | dict(scale_outputs=True),
     ],
     ids=str,
@@ -249,30 +250,27 @@ def test_forward_pass(choices, random_params):
     joint = fields["share_embeddings"] == "all"
     source_vocabulary = TARGET_VOCABULARY if joint else SOURCE_VOCABULARY
     rng = np.random.default_rng(0)
-    # Padding on the right, on the left, in the middle, everywhere, nowhere.
-    sources = [
-        draw(rng, source_vocabulary, row)
-        for row in ("xxxxx..", "...xxxx", "xx..xxx", ".x.x.x.", "xxxxxxx")
-    ]
-    targets = [
-        draw(rng, TARGET_VOCABULARY, row) for row in ("xxx..", "xxxxx", "x....", ".xxx.", "x.xx.")
-    ]
+    # One sentence a row or several; padding everywhere, and between the words of a sentence.
+    rows = ("11111..", "...1122", "1.12.33", ".1.2.2.", "1111111")
+    sources, source_segments = draw(rng, source_vocabulary, rows)
+    rows = ("111..", "12222", "12333", ".112.", "1.11.")
+    targets, target_segments = draw(rng, TARGET_VOCABULARY, rows)
+    inputs = sources, targets, source_segments, target_segments
     with jax.enable_x64(True):
         config = TransformerConfig(**fields)
         model = build_model(config, sizes_of(source_vocabulary, TARGET_VOCABULARY))
         params = jax.tree.map(np.float64, random_params(model))
-        found = jax.jit(lambda p, src, tgt: model.bind(p)(src, tgt))(
-            params, jnp.array(sources), jnp.array(targets)
-        )
+        found = jax.jit(lambda params: model.bind(params)(*inputs))(params)
         assert found.dtype == jnp.float64
         found = np.asarray(found)
 
     paper = Paper(params, fields)
-    for logits_TV, source, target_in in zip(found, sources, targets):
-        expected = paper.logits([s for s in source if s], [t for t in target_in if t])
-        np.testing.assert_allclose(
-            logits_TV[np.array(target_in) > 0], expected, rtol=1e-9, atol=1e-11
-        )
+    for row, segments_T in enumerate(target_segments):
+        for segment in {*segments_T} - {0}:
+            source = sources[row][source_segments[row] == segment]
+            expected = paper.logits(source, targets[row][segments_T == segment])
+            logits_TV = found[row][segments_T == segment]
+            np.testing.assert_allclose(logits_TV, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize(

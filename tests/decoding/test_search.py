@@ -88,57 +88,45 @@ def search_graph(probabilities, max_length, *, beam_size, alpha):
     return found._replace(tokens_BML=found.tokens_BML[:, :max_length])
 
 
-def test_greedy_search_misses_what_a_beam_of_two_finds():
-    A, B = 3, 4
-    graph = {
-        (): {A: 0.6, B: 0.4},
-        (A,): {A: 0.45, EOS: 0.55},
-        (B,): {A: 0.05, EOS: 0.95},
-    }
-    found = search_graph(graph, 2, beam_size=1, alpha=0.0)
-    np.testing.assert_array_equal(found.tokens_BML, [[A, EOS]])
-    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.33], rtol=1e-6)
-    found = search_graph(graph, 2, beam_size=2, alpha=0.0)
-    np.testing.assert_array_equal(found.tokens_BML, [[B, EOS], [A, EOS]])
-    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.38, 0.33], rtol=1e-6)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6])
-def test_a_beam_of_one_ends_only_where_the_end_is_likeliest(alpha):
-    A = 3
-    # EOS at once has .4, more than any longer output: A A EOS has .6 * .51 * .9 = .275.
-    graph = {(): {A: 0.6, EOS: 0.4}, (A,): {A: 0.51, EOS: 0.49}, (A, A): {A: 0.1, EOS: 0.9}}
-    found = search_graph(graph, 5, beam_size=1, alpha=alpha)
-    np.testing.assert_array_equal(found.tokens_BML, [[A, A, EOS, PAD, PAD]])
-    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.2754], rtol=1e-6)
-    found = search_graph(graph, 5, beam_size=2, alpha=0.0)
-    np.testing.assert_array_equal(found.tokens_BML[0], [EOS, PAD, PAD, PAD, PAD])
-
-
-def two_beams():
-    """Tensor2Tensor's example, its ids 0, 1, 2 as A, EOS, B here."""
-    A, B = 3, 4
-
-    def row(a, eos, b):
-        return {A: a, EOS: eos, B: b}
-
-    graph = {
-        (): row(0.1, 0.1, 0.8),
-        (B,): row(0.4, 0.5, 0.1),
-        (A,): row(0.2, 0.4, 0.4),
-        (B, A): row(0.05, 0.9, 0.05),
-        (B, B): row(0.4, 0.4, 0.2),
-    }
-    return graph, A, B
-
-
-def test_early_termination():
-    graph, _, B = two_beams()
-    found = search_graph(graph, 3, beam_size=2, alpha=0.0)
+A, B = 3, 4
+GREEDY = {(): {A: 0.6, B: 0.4}, (A,): {A: 0.45, EOS: 0.55}, (B,): {A: 0.05, EOS: 0.95}}
+# EOS at once has .4, more than any longer output: A A EOS has .6 * .51 * .9 = .275.
+ENDS = {(): {A: 0.6, EOS: 0.4}, (A,): {A: 0.51, EOS: 0.49}, (A, A): {A: 0.1, EOS: 0.9}}
+# Tensor2Tensor's example, its ids 0, 1, 2 as A, EOS, B here.
+TWO_BEAMS = {
+    (): {A: 0.1, EOS: 0.1, B: 0.8},
+    (B,): {A: 0.4, EOS: 0.5, B: 0.1},
+    (A,): {A: 0.2, EOS: 0.4, B: 0.4},
+    (B, A): {A: 0.05, EOS: 0.9, B: 0.05},
+    (B, B): {A: 0.4, EOS: 0.4, B: 0.2},
+}
+LONG = {(): {A: 0.9, EOS: 0.1}, (A,): {A: 0.75, EOS: 0.25}}
+GRAPHS = {  # graph, maximum length, beam size and alpha; outputs and their probabilities
+    "greedy search": (GREEDY, 2, 1, 0.0, [[A, EOS]], [0.33]),
+    "misses what a beam of two finds": (GREEDY, 2, 2, 0.0, [[B, EOS], [A, EOS]], [0.38, 0.33]),
+    "a beam of one ends only where the end is likeliest": (
+        *(ENDS, 5, 1, 0.6),
+        *([[A, A, EOS, PAD, PAD]], [0.2754]),
+    ),
     # B EOS has .8 * .5. No live hypothesis can beat it, B A with .8 * .4 least of all:
     # the search ends before B A EOS could take second place from EOS alone.
-    np.testing.assert_array_equal(found.tokens_BML, [[B, EOS, PAD], [EOS, PAD, PAD]])
-    np.testing.assert_allclose(np.exp(found.scores_BM), [0.4, 0.1], rtol=1e-6)
+    "early termination": (TWO_BEAMS, 3, 2, 0.0, [[B, EOS, PAD], [EOS, PAD, PAD]], [0.4, 0.1]),
+    "alpha favours the longer": (
+        *(TWO_BEAMS, 3, 2, 3.5),
+        *([[B, A, EOS], [B, EOS, PAD]], [0.288, 0.4]),
+    ),
+    "EOS by force has its own probability": (LONG, 2, 1, 0.0, [[A, EOS]], [0.9 * 0.25]),
+    "a beam that nothing fills": (LONG, 1, 2, 0.0, [[EOS], [PAD]], [0.1, 0]),
+}
+
+
+def test_graphs():
+    for name, (graph, longest, beam_size, alpha, outputs, probabilities) in GRAPHS.items():
+        found = search_graph(graph, longest, beam_size=beam_size, alpha=alpha)
+        np.testing.assert_array_equal(found.tokens_BML, outputs, name)
+        np.testing.assert_allclose(np.exp(found.log_probs_BM), probabilities, 1e-6, err_msg=name)
+        scores = found.log_probs_BM / penalty((np.array(outputs) != PAD).sum(axis=1), alpha)
+        np.testing.assert_allclose(found.scores_BM, scores, 1e-6, err_msg=name)
 
 
 def test_the_search_takes_no_more_steps_than_its_slowest_sentence():
@@ -161,29 +149,9 @@ def test_the_search_takes_no_more_steps_than_its_slowest_sentence():
     assert [len(output) for output in outputs_of(found, 1)] == [4]
 
 
-def test_length_penalty_favours_the_longer():
-    graph, A, B = two_beams()
-    found = search_graph(graph, 3, beam_size=2, alpha=3.5)
-    np.testing.assert_array_equal(found.tokens_BML, [[B, A, EOS], [B, EOS, PAD]])
-    np.testing.assert_allclose(found.scores_BM, [-0.45479134, -0.53421925], rtol=1e-6)
-    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.288, 0.4], rtol=1e-6)
-
-
-def test_eos_is_forced_at_the_maximum_length_with_its_own_probability():
-    A = 3
-    graph = {(): {A: 0.9, EOS: 0.1}, (A,): {A: 0.75, EOS: 0.25}}
-    found = search_graph(graph, 2, beam_size=1, alpha=0.0)
-    np.testing.assert_array_equal(found.tokens_BML, [[A, EOS]])
-    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.9 * 0.25], rtol=1e-6)
-    found = search_graph(graph, 1, beam_size=2, alpha=0.0)
-    np.testing.assert_array_equal(found.tokens_BML, [[EOS], [PAD]])
-    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.1, 0], rtol=1e-6)
-    assert found.scores_BM[1] == -np.inf
-
-
 # ---- Random probabilities of every prefix ----
 
-B = 7  # so few sentences that no part of them is searched by itself, which is compiled too
+SENTENCES = 7  # so few that no part of them is searched by itself, which is compiled too
 
 
 def whole_beam_search(table_XV, max_length, beam_size, alpha, form):
@@ -204,13 +172,18 @@ def whole_beam_search(table_XV, max_length, beam_size, alpha, form):
 
 def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_outputs():
     # 4 tokens that go on: 4 * 4 * 4 hypotheses are live when the fourth must be EOS.
-    tables, max_length, lengths = random_tables(B), 4, set()
+    tables, max_length, lengths = random_tables(SENTENCES), 4, set()
     tables[:, :, EOS] -= 1
     for alpha in (0.0, 0.6, 3.5):
         found = search(
-            tables, np.full(B, max_length), alpha, beam_size=64, longest=max_length, nbest=64
+            tables,
+            np.full(SENTENCES, max_length),
+            alpha,
+            beam_size=64,
+            longest=max_length,
+            nbest=64,
         )
-        for b in range(B):
+        for b in range(SENTENCES):
             scores = scores_of(all_outputs(tables[b], max_length), alpha)
             assert len(scores) == 1 + 4 + 16 + 64
             lengths.add(len(assert_best(found, b, scores)[0]))
@@ -223,9 +196,9 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_outputs():
 def test_early_termination_changes_nothing_about_the_best(beam_size, nbest, form):
     longest, fewer = 11, 0
     for seed in range(3):
-        tables = random_tables(B, seed=seed + 1)
+        tables = random_tables(SENTENCES, seed=seed + 1)
         tables[:, :, EOS] += 0.5
-        max_length_B = 3 * seed + np.arange(B) % (longest - 6) + 1
+        max_length_B = 3 * seed + np.arange(SENTENCES) % (longest - 6) + 1
         asked = dict(beam_size=beam_size, longest=longest, nbest=nbest, form=form)
         for alpha in (0.0, 0.6, 2.5):
             found = search(tables, max_length_B, alpha, **asked)
@@ -314,7 +287,7 @@ def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows():
 
 
 def test_parts_of_a_batch_a_cache_that_grows_and_forced_decoding(random_params, monkeypatch):
-    """A search in parts finds what one of the whole batch finds, with the scores of the model."""
+    """A search in parts has the scores of the model; what it finds is tested with tables, above."""
     config = dataclasses.replace(MODEL, d_model=13, d_ff=17, num_heads=3, d_k=5, d_v=2, dropout=0.1)
     model = build_model(config, sizes_of(11))
     params, M, B, longest = random_params(model), 2, 8, 40
@@ -348,13 +321,7 @@ def test_parts_of_a_batch_a_cache_that_grows_and_forced_decoding(random_params, 
     monkeypatch.setattr(search_module, "LARGE_CACHE", 0)
     in_parts, sizes = found()
     assert sizes == {8, 4}
-    monkeypatch.undo()
-    monkeypatch.setattr(search_module, "PARTS", ())
-    together, sizes = found()
-    assert sizes == {8}
-    np.testing.assert_array_equal(in_parts.tokens_BML, together.tokens_BML)
-    np.testing.assert_allclose(in_parts.scores_BM, together.scores_BM, rtol=1e-5)
-    lengths_BM = (together.tokens_BML != PAD).sum(axis=2)
+    lengths_BM = (in_parts.tokens_BML != PAD).sum(axis=2)
     np.testing.assert_array_equal(lengths_BM[:, 0], max_length_B)
 
     @jax.jit
@@ -364,12 +331,12 @@ def test_parts_of_a_batch_a_cache_that_grows_and_forced_decoding(random_params, 
         log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens_NL[:, :, None], axis=2)
         return jnp.sum(log_probs[:, :, 0], axis=1, where=tokens_NL != PAD).reshape(-1, M)
 
-    filled = np.isfinite(together.scores_BM)
+    filled = np.isfinite(in_parts.scores_BM)
     assert filled[:, 0].tolist() == (max_length_B > 0).tolist()
-    forced = np.asarray(force(params, together.tokens_BML.reshape(-1, longest)))
-    np.testing.assert_allclose(together.log_probs_BM[filled], forced[filled], rtol=1e-5)
+    forced = np.asarray(force(params, in_parts.tokens_BML.reshape(-1, longest)))
+    np.testing.assert_allclose(in_parts.log_probs_BM[filled], forced[filled], rtol=1e-5)
     expected = (forced / penalty(lengths_BM, 0.6))[filled]
-    np.testing.assert_allclose(together.scores_BM[filled], expected, rtol=1e-5)
+    np.testing.assert_allclose(in_parts.scores_BM[filled], expected, rtol=1e-5)
 
 
 def test_the_largest_of_many_numbers_are_those_of_jax():

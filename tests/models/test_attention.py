@@ -172,12 +172,12 @@ def test_scorings_in_blocks(blocks_of_three):
     np.testing.assert_allclose(weighted[0][sees], y[sees], atol=1e-5)
 
 
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
-def test_blocks_equal_the_plain_form(mask, blocks_of_three):
+@pytest.mark.parametrize("name", [name for name in MASKS if name != "segments"])
+def test_blocks_equal_the_plain_form(name, blocks_of_three):
     """The weights are those that the output is the sum of, and 0 where the mask is False."""
     query, memory, weight = drawn_tensors()
     (expected, found), with_weights, mask_BTS = jax.tree.map(
-        np.asarray, of_all_forms(query, memory, weight, mask)
+        np.asarray, of_all_forms(query, memory, weight, MASKS[name])
     )
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=2e-6)

@@ -59,20 +59,19 @@ def test_a_position_is_the_sum_of_its_words(both):
     (model, params), (plain, own) = both
     positions = np.arange(8).reshape(2, 4)
     segments = np.array([[1, 1, 2, 0], [1, 1, 0, 0]])
-    src, tgt_in = SRC[1:], TGT_IN[:1, :3]
 
     @jax.jit
     def run(params, own):
         bound = model.bind(params)
         found = bound(SRC, TGT_IN, SEGMENTS, TGT_SEGMENTS)
         expected = plain.bind(own)(positions, TGT_IN, segments, TGT_SEGMENTS)
-        return found, expected, stepwise(bound, src, tgt_in)[0], bound(src, tgt_in)
+        return found, expected, stepwise(bound, SRC[1:], TGT_IN[1:, :2])[0]
 
-    found, expected, step_by_step, at_once = map(np.asarray, run(params, own))
+    found, expected, step_by_step = map(np.asarray, run(params, own))
     real = TGT_SEGMENTS > 0
     np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
     assert np.ptp(found[real]) > 0.1
-    np.testing.assert_allclose(step_by_step, at_once, atol=1e-5)
+    np.testing.assert_allclose(step_by_step[0], found[1, :2], atol=1e-5)
 
 
 def test_masks_tell_places_apart_from_the_start():

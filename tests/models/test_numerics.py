@@ -107,35 +107,38 @@ def test_dropout_keeps_type_and_shape():
         assert (y.shape, y.dtype) == (x.shape, x.dtype)
 
 
+@functools.partial(jax.jit, static_argnums=3)
+def product_and_gradients(x_BTI, w_IO, direction_BTO, dtype):
+    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, dtype), x_BTI, w_IO)
+    return y, *backward(direction_BTO)
+
+
 @pytest.mark.parametrize("d_out", [3, 13])  # the gradient's operands come in another order
 def test_multiply_and_its_gradient(d_out):
     rng = np.random.default_rng(7)
-    x, w, g = (jnp.asarray(rng.normal(size=s), F32) for s in ((2, 5, 7), (7, d_out), (2, 5, d_out)))
-    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, F32), x, w)
+    x, w, g = (np.float32(rng.normal(size=s)) for s in ((2, 5, 7), (7, d_out), (2, 5, d_out)))
+    y, dx, dw = product_and_gradients(x, w, g, F32)
     np.testing.assert_allclose(y, np.einsum("bti,io->bto", x, w), rtol=1e-5, atol=1e-6)
-    dx, dw = backward(g)
     np.testing.assert_allclose(dx, np.einsum("bto,io->bti", g, w), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(dw, np.einsum("bto,bti->io", g, x), rtol=1e-5, atol=1e-6)
 
 
 def test_multiply_gives_float32_sums_of_bfloat16_operands():
-    x = jnp.array([[[16.0, 1.0]]], BF16)
-    w = jnp.array([[16.0], [1.0]])
-    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, BF16), x, w)
+    x, w = np.array([[[16.0, 1.0]]], BF16), np.float32([[16.0], [1.0]])
+    # 1 + 2^-9 is 1 in bfloat16: operands are rounded, the gradient of a parameter is not.
+    y, dx, dw = product_and_gradients(x, w, np.float32([[[1 + 2.0**-9]]]), BF16)
     assert y.dtype == F32
     np.testing.assert_array_equal(y, [[[257]]])  # bfloat16 rounds it to 256
-    # 1 + 2^-9 is 1 in bfloat16: operands are rounded, the gradient of a parameter is not.
-    dx, dw = backward(jnp.array([[[1 + 2.0**-9]]]))
     assert (dx.dtype, dw.dtype) == (BF16, F32)
     np.testing.assert_array_equal(dw, [[16], [1]])
-    both = jnp.array([[[16.0], [1.0]]], BF16)
-    _, backward = jax.vjp(lambda w: multiply("BTI,IO->BTO", both, w, BF16), w[:1])
-    np.testing.assert_array_equal(backward(both.astype(F32))[0], [[257]])
+    both = np.array([[[16.0], [1.0]]], BF16)
+    _, _, dw = product_and_gradients(both, w[:1], both.astype(F32), BF16)
+    np.testing.assert_array_equal(dw, [[257]])
 
 
 def test_a_widened_product_is_the_same(monkeypatch):
     rng = np.random.default_rng(7)
-    x, w, g = (jnp.asarray(rng.normal(size=s), F32) for s in ((2, 5, 7), (7, 3), (2, 5, 3)))
+    x, w, g = (np.float32(rng.normal(size=s)) for s in ((2, 5, 7), (7, 3), (2, 5, 3)))
     x, program = x.astype(BF16), {}
     monkeypatch.setattr(numerics, "WIDENED_FROM", 0)
 
@@ -151,7 +154,7 @@ def test_a_widened_product_is_the_same(monkeypatch):
                 traced.lower(lowering_platforms=(platform,)).as_text()
                 for platform in ("cpu", "cuda")
             ],
-            jax.tree.map(np.asarray, of(x, w)),
+            jax.tree.map(np.asarray, jax.jit(lambda x, w: of(x, w))(x, w)),
         )
     (cpu, cuda), expected = program[True]
     (widened, unchanged), found = program[False]

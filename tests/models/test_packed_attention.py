@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_configs import sizes_of
-from test_kernels import model_config
+from test_kernels import disagreement, model_config
 
 from transformer.data.batches import Batch
 from transformer.models import kernels
@@ -33,7 +33,7 @@ ROWS = {  # of the queries, and of the keys: lengths of segments; 12 positions
     "queries are full": ((4, 8), (3, 2)),
     "keys are full": ((4, 2), (5, 7)),
 }
-SIDES = tuple(jnp.array([row(*lengths) for lengths in side]) for side in zip(*ROWS.values()))
+SIDES = tuple(np.array([row(*lengths) for lengths in side]) for side in zip(*ROWS.values()))
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ SIDES = tuple(jnp.array([row(*lengths) for lengths in side]) for side in zip(*RO
     ],
 )
 def test_where_segments_lie(lengths, spans):
-    queries, keys = (jnp.array([row(*side)]) for side in lengths)
-    *found, seen_BS = spans_of(queries, keys, 3)
+    queries, keys = (np.array([row(*side)]) for side in lengths)
+    *found, seen_BS = jax.jit(lambda *sides: spans_of(*sides, 3))(queries, keys)
     for ours, expected in zip(found, spans, strict=True):
         assert tuple(x[0].tolist() for x in ours) == expected
     lost = lengths == ((12,), (7,))
     assert seen_BS[0].tolist() == 7 * [True] + 5 * [not lost]
-    assert spans_of(queries, queries, 3)[2] is None
+    assert jax.eval_shape(lambda x: spans_of(x, x, 3), queries)[2] is None
 
 
 def reference(query, key, value, q_seqlen, kv_seqlen, q_offsets, kv_offsets, scale, **options):
@@ -141,7 +141,7 @@ def test_as_with_a_mask(like_cudnn, kind):
         result, pull_back = jax.vjp(attend, *arrays)
         return [result * real, *pull_back(jnp.float32(direction * real))]
 
-    for ours, expected in zip(found(packed), found(masked), strict=True):
+    for ours, expected in zip(*jax.jit(lambda: [found(packed), found(masked)])(), strict=True):
         np.testing.assert_allclose(ours, expected, atol=2e-6)
     assert like_cudnn == ["PADDING_CAUSAL" if kind == "causal" else "PADDING"]
 
@@ -149,14 +149,14 @@ def test_as_with_a_mask(like_cudnn, kind):
 def test_proof(like_cudnn, monkeypatch, capsys):
     """What differs, or is not there, is not used; cuDNN with a mask takes its place."""
     config = model_config(dtype="bfloat16", kernels="cudnn_packed,cudnn_attention")
-    assert kernels.disagreement("cudnn_packed", config) == ""
+    assert disagreement("cudnn_packed", config) == ""
     whole = functools.partial(reference, mask_type=cudnn.MaskType.PADDING, qkv_layout="BTNH")
 
     def without_causality(*arrays, mask_type, qkv_layout, **options):
         return whole(*arrays, **options)
 
     monkeypatch.setattr(cudnn, "dot_product_attention", without_causality)
-    assert kernels.disagreement("cudnn_packed", config).startswith("its result 0 is ")
+    assert disagreement("cudnn_packed", config).startswith("its result 0 is ")
     monkeypatch.delattr(cudnn, "dot_product_attention")
     real = kernels.disagreement
 
@@ -169,6 +169,12 @@ def test_proof(like_cudnn, monkeypatch, capsys):
     assert warning.startswith("warning  cudnn_packed is not used: it fails (ImportError: ")
 
 
+def both_losses(model, batch, params):
+    """With dropout, as in training, and without."""
+    rngs = DropoutRngs(jax.random.key(2), jnp.arange(2))
+    return [model.bind(params).loss(batch, x, 0.1).loss for x in (rngs, None)]
+
+
 def test_training_and_validation(like_cudnn, random_params):
     """A model's loss; validation, whose rows may hold more segments, has masks."""
     segments = np.array([[1, 1, 2, 2, 2, 3, 0, 0], [1, 1, 1, 1, 2, 2, 2, 2]])
@@ -179,13 +185,12 @@ def test_training_and_validation(like_cudnn, random_params):
         config = model_config(kernels=names, dtype="bfloat16")
         model = build_model(config, sizes_of(37)._replace(row_segments=most))
         params = random_params(model)
-        rngs = DropoutRngs(jax.random.key(2), jnp.arange(2))
-        losses[names, most] = [model.bind(params).loss(batch, x, 0.1).loss for x in (rngs, None)]
+        run = jax.jit(functools.partial(both_losses, model, batch))
+        losses[names, most] = jax.tree.map(float, run(params)) if most else run.lower(params)
         wanted = ["PADDING", "PADDING_CAUSAL", "PADDING"] if names != "plain" else []
         assert like_cudnn == (wanted if most else [])
         like_cudnn.clear()
-    plain, packed, unknown = losses.values()
+    plain, packed, _ = losses.values()
     assert packed[0] != plain[0]
     np.testing.assert_allclose(packed[0], plain[0], rtol=1e-2)
     assert packed[1] == plain[1]
-    assert unknown == plain

@@ -1,7 +1,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -38,18 +37,23 @@ def optimizer(width=17, **changes):
 
 def update(transformation, gradients, params=None):
     """The updates that each of the gradients leads to, at parameters that stay as they are."""
-    params = jax.tree.map(jnp.zeros_like, gradients[0]) if params is None else params
-    state, updates = transformation.init(params), []
-    for gradient in gradients:
-        step, state = transformation.update(gradient, state, params)
-        updates.append(step)
-    return updates
+    params = jax.tree.map(np.zeros_like, gradients[0]) if params is None else params
+
+    @jax.jit
+    def run(gradients, params):
+        state, updates = transformation.init(params), []
+        for gradient in gradients:
+            step, state = transformation.update(gradient, state, params)
+            updates.append(step)
+        return updates
+
+    return jax.tree.map(np.asarray, run(gradients, params))
 
 
 def random_trees(count):
     rng = np.random.default_rng(0)
     trees = [{"a": rng.normal(size=(3, 5)), "b": rng.normal(size=7)} for _ in range(count)]
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), trees)
+    return jax.tree.map(np.float32, trees)
 
 
 def assert_same(found, expected, rtol=0.0):
@@ -70,31 +74,12 @@ def test_adam_in_numpy():
         np.testing.assert_allclose(step, expected, rtol=2e-5)
 
 
-def test_the_first_update_has_step_1():
-    # Adam's first update is the learning rate against the gradient's sign.
-    found = update(optimizer(512), [jnp.array([3.0, -0.7])])
-    np.testing.assert_allclose(found[0], [-1.746928e-7, 1.746928e-7], rtol=1e-5)
-    # epsilon, where a gradient is as small.
-    found = update(optimizer(512, epsilon=1e-3), [jnp.array([1e-3])])
-    np.testing.assert_allclose(found[0], [-1.746928e-7 / 2], rtol=1e-5)
-
-
-def test_only_the_gradient_moves_a_parameter():
-    """No weight decay; the state is two moments of each parameter, and a count."""
-    params = {"w": jnp.ones((3, 5))}
-    adam = optimizer()
-    state = adam.init(params)
-    assert sorted(leaf.size for leaf in jax.tree.leaves(state)) == [1, 15, 15]
-    step, _ = adam.update({"w": jnp.zeros((3, 5))}, state, params)
-    np.testing.assert_array_equal(step["w"], np.zeros((3, 5)))
-
-
 # The others
 
 
 def test_adamw_decays_matrices():
-    params = {"kernel": jnp.array([[2.0, -4.0]]), "bias": jnp.array([2.0, -4.0])}
-    gradients = {"kernel": jnp.array([[3.0, 0.0]]), "bias": jnp.array([3.0, 0.0])}
+    params = {"kernel": np.float32([[2.0, -4.0]]), "bias": np.float32([2.0, -4.0])}
+    gradients = {"kernel": np.float32([[3.0, 0.0]]), "bias": np.float32([3.0, 0.0])}
     adamw = optimizer(name="adamw", weight_decay=0.1, **CONSTANT)
     found = update(adamw, [gradients], params)[0]
     # Adam's first update, -rate * sign(gradient), and -rate * 0.1 * parameter
@@ -105,19 +90,11 @@ def test_adamw_decays_matrices():
 BERT = {"beta2": 0.999, "epsilon": 1e-6, **CONSTANT}
 
 
-def test_the_first_step_of_bert_is_three_times_as_long_as_that_of_adam():
-    """0.1 g / sqrt(0.001 g^2) is the root of 10; Adam's is 1."""
-    gradient = jnp.array([3.0, -0.7])
-    for name, length in (("bert_adam", 3.16228), ("adam", 1.0)):
-        (step,) = update(optimizer(name=name, **BERT), [gradient])
-        np.testing.assert_allclose(step / 0.5, [-length, length], rtol=1e-4)
-
-
 def test_bert_adam_by_hand():
     """Three updates; embeddings decay, biases and scales do not."""
-    params = {"table_VD": jnp.array([[2.0, -4.0]]), "bias": jnp.array([2.0, -4.0])}
+    params = {"table_VD": np.float32([[2.0, -4.0]]), "bias": np.float32([2.0, -4.0])}
     gradients = [np.float32(g) for g in ([0.5, -2], [-0.25, -1], [3, 0])]
-    trees = [{"table_VD": jnp.asarray(g[None]), "bias": jnp.asarray(g)} for g in gradients]
+    trees = [{"table_VD": g[None], "bias": g} for g in gradients]
     found = update(optimizer(name="bert_adam", weight_decay=0.01, **BERT), trees, params)
     m, v = np.zeros(2), np.zeros(2)
     for g, step in zip(gradients, found, strict=True):
@@ -130,10 +107,10 @@ def test_bert_adam_by_hand():
 
 def test_lamb_by_hand():
     """The first update is rate * |w| / |r| * r, where r = sign(g) + decay * w."""
-    params = {"kernel": jnp.array([[3.0, -4.0]]), "new": jnp.zeros((1, 2)), "bias": jnp.ones(2)}
-    gradients = {"kernel": jnp.array([[2.0, 7.0]]), "new": jnp.array([[2.0, -7.0]])}
+    params = {"kernel": np.float32([[3.0, -4.0]]), "new": np.zeros((1, 2)), "bias": np.ones(2)}
+    gradients = {"kernel": np.float32([[2.0, 7.0]]), "new": np.float32([[2.0, -7.0]])}
     lamb = optimizer(name="lamb", weight_decay=0.1, **BERT)
-    (found,) = update(lamb, [gradients | {"bias": jnp.array([-2.0, 7.0])}], params)
+    (found,) = update(lamb, [gradients | {"bias": np.float32([-2.0, 7.0])}], params)
     direction = np.array([1 + 0.3, 1 - 0.4])
     ratio = 5 / np.linalg.norm(direction)
     np.testing.assert_allclose(found["kernel"][0], -0.5 * ratio * direction, rtol=1e-5)
@@ -144,8 +121,8 @@ def test_lamb_by_hand():
 
 def test_lamb_sees_each_expert():
     """Of two experts: one that tokens have chosen, with the norm 5, and one without a gradient."""
-    params = {"hidden_EDF": jnp.array([[[3.0, -4.0]], [[6.0, -8.0]]])}
-    gradients = {"hidden_EDF": jnp.array([[[2.0, 7.0]], [[0.0, 0.0]]])}
+    params = {"hidden_EDF": np.float32([[[3.0, -4.0]], [[6.0, -8.0]]])}
+    gradients = {"hidden_EDF": np.float32([[[2.0, 7.0]], [[0.0, 0.0]]])}
     (found,) = update(optimizer(name="lamb", **BERT), [gradients], params)
     step = -0.5 * 5 / 2**0.5
     np.testing.assert_allclose(found["hidden_EDF"], [[[step, step]], [[0, 0]]], rtol=1e-5)
@@ -163,7 +140,7 @@ def test_what_decays():
         *("hidden_EDF", "output_EFD", "direction_XO", "energy_K", "halting_D1", "hidden_taps_WD"),
         *("gates_HX", "feed_RG", "embedding_VE", "candidate_HH", "output_VR"),
     }
-    params = {"layer": {0: {name: jnp.ones((2, 3)) for name in kept | decayed}}}
+    params = {"layer": {0: {name: np.ones((2, 3)) for name in kept | decayed}}}
     found = is_weight(params)["layer"][0]
     assert {name for name, decays in found.items() if decays} == decayed
 
@@ -172,8 +149,8 @@ def test_what_decays():
 def test_no_bias_of_an_expert_decays(name):
     """Without a gradient, decay is all that happens."""
     shapes = {"hidden_EDF": (2, 1, 3), "hidden_bias_EF": (2, 3), "scale_NC": (2, 3)}
-    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
-    nothing = jax.tree.map(jnp.zeros_like, params)
+    params = {name: np.ones(shape) for name, shape in shapes.items()}
+    nothing = jax.tree.map(np.zeros_like, params)
     (found,) = update(optimizer(name=name, weight_decay=0.1, **CONSTANT), [nothing], params)
     assert np.all(found["hidden_EDF"] < 0)
     np.testing.assert_array_equal(found["hidden_bias_EF"], 0)
@@ -181,7 +158,7 @@ def test_no_bias_of_an_expert_decays(name):
 
 
 def test_sgd_by_hand():
-    gradients = [jnp.array([2.0, -4.0]), jnp.array([6.0, 0.0])]
+    gradients = [np.float32([2.0, -4.0]), np.float32([6.0, 0.0])]
     # -0.5 * (6 + 0.9 * 2), -0.5 * (0 + 0.9 * -4)
     found = update(optimizer(name="sgd", **CONSTANT), gradients)
     np.testing.assert_allclose(found, [[-1.0, 2.0], [-3.9, 1.8]], rtol=1e-6)
@@ -199,8 +176,8 @@ def test_adafactor_is_that_of_optax():
 
 
 def test_adafactor_decays_matrices_at_its_rate():
-    params = {"kernel": jnp.array([[2.0, -4.0]]), "bias": jnp.array([2.0, -4.0])}
-    zero = jax.tree.map(jnp.zeros_like, params)
+    params = {"kernel": np.float32([[2.0, -4.0]]), "bias": np.float32([2.0, -4.0])}
+    zero = jax.tree.map(np.zeros_like, params)
     adafactor = optimizer(name="adafactor", weight_decay=0.1, **CONSTANT)
     found = update(adafactor, [zero, zero], params)
     for step in found:
@@ -215,8 +192,8 @@ def test_adafactor_decays_matrices_at_its_rate():
 def test_gradients_are_clipped_by_their_global_norm(name):
     # Norms 5 and 0.5: the first is scaled by 1/5, the second stays.
     gradients = [
-        {"a": jnp.array([3.0]), "b": jnp.array([[4.0]])},
-        {"a": jnp.array([0.3]), "b": jnp.array([[-0.4]])},
+        {"a": np.float32([3.0]), "b": np.float32([[4.0]])},
+        {"a": np.float32([0.3]), "b": np.float32([[-0.4]])},
     ]
     scaled = [jax.tree.map(lambda x: x / 5, gradients[0]), gradients[1]]
     clipped = update(optimizer(name=name, max_grad_norm=1.0, **CONFIGS[name]), gradients)
@@ -227,20 +204,25 @@ def test_gradients_are_clipped_by_their_global_norm(name):
         assert not np.allclose(clipped[1][leaf], free[1][leaf], rtol=1e-2)
 
 
-@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "max_grad_norm"), [*((name, 0.0) for name in OPTIMIZERS), ("adamw", 1.0)]
+)
 def test_an_update_that_is_not_to_be_applied_changes_nothing(name, max_grad_norm):
     chosen = optimizer(name=name, max_grad_norm=max_grad_norm, **CONFIGS[name])
-    params, good = {"a": jnp.array([[1.0, 3.0]])}, {"a": jnp.array([[0.5, -2.0]])}
-    bad = {"a": jnp.array([[jnp.nan, jnp.inf]])}
-    _, state = chosen.update(good, chosen.init(params), params, apply=jnp.array(True))
-    step, after = chosen.update(bad, state, params, apply=jnp.array(False))
-    np.testing.assert_array_equal(step["a"], [[0, 0]])
+    params, good = {"a": np.float32([[1.0, 3.0]])}, {"a": np.float32([[0.5, -2.0]])}
+    bad = {"a": np.float32([[np.nan, np.inf]])}
+
+    @jax.jit
+    def run(params, good, bad):
+        _, state = chosen.update(good, chosen.init(params), params, apply=True)
+        skipped, after = chosen.update(bad, state, params, apply=False)
+        return state, skipped, after, chosen.update(good, after, params, apply=True)[0]
+
+    state, skipped, after, step = run(params, good, bad)
+    np.testing.assert_array_equal(skipped["a"], [[0, 0]])
     assert_same(after, state)
     # The next one is as if it had never been.
-    expected = update(chosen, [good, good], params)[1]
-    step, _ = chosen.update(good, after, params, apply=jnp.array(True))
-    np.testing.assert_array_equal(step["a"], expected["a"])
+    np.testing.assert_array_equal(step["a"], update(chosen, [good, good], params)[1]["a"])
     assert np.all(step["a"] != 0)
 
 
@@ -249,8 +231,8 @@ def test_state_is_sharded_like_parameters(name):
     """Adafactor keeps means of rows and columns, of other shapes than their parameter."""
     rules = ((r"layer/kernel", P("fsdp", "tensor")), (r"layer/heads", P("tensor", None, "fsdp")))
     mesh = AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
-    params = {"layer": {"kernel": jnp.ones((134, 142)), "heads": jnp.ones((146, 2, 158))}}
-    state = optimizer(name=name, **CONFIGS[name]).init(params)
+    params = {"layer": {"kernel": np.ones((134, 142)), "heads": np.ones((146, 2, 158))}}
+    state = jax.eval_shape(optimizer(name=name, **CONFIGS[name]).init, params)
     leaves = zip(*map(jax.tree.leaves, (state, state_sharding(mesh, state, rules))))
     shapes = [sharding.shard_shape(leaf.shape) for leaf, sharding in leaves]
     if name == "adafactor":
@@ -268,23 +250,19 @@ def test_fields_that_are_not_used_keep_the_values_of_the_base_config():
         assert unused == {field: getattr(PAPER, field) for field in unused}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("beta1", -0.1),
-        ("beta1", 1.0),
-        ("beta2", -0.1),
-        ("beta2", 1.0),
-        ("beta2", float("nan")),
-        ("epsilon", -1e-9),
-        ("epsilon", 1.0),
-        ("weight_decay", -0.1),
-        ("max_grad_norm", -1.0),
-        ("warmup_steps", 0),
-        ("name", "adamax"),
-        ("schedule", "rsqrt"),
-    ],
-)
+WRONG = {
+    "beta1": [-0.1, 1.0],
+    "beta2": [-0.1, 1.0, float("nan")],
+    "epsilon": [-1e-9, 1.0],
+    "weight_decay": [-0.1],
+    "max_grad_norm": [-1.0],
+    "warmup_steps": [0],
+    "name": ["adamax"],
+    "schedule": ["rsqrt"],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(x, value) for x in WRONG for value in WRONG[x]])
 def test_wrong_values(field, value):
     with pytest.raises(UserError) as error:
         config(**{field: value})
@@ -293,18 +271,10 @@ def test_wrong_values(field, value):
     assert f"optimizer.{field} is {value!r}; it must be " in message
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("beta1", 0.0),
-        ("beta2", 0.999),
-        ("epsilon", 0.0),
-        ("warmup_steps", 1),
-        ("max_grad_norm", 0.1),
-    ],
-)
-def test_values_at_the_edge(field, value):
-    assert getattr(config(**{field: value}), field) == value
+def test_values_at_the_edge():
+    edges = {"beta1": 0.0, "beta2": 0.999, "epsilon": 0.0, "warmup_steps": 1, "max_grad_norm": 0.1}
+    for field, value in edges.items():
+        assert getattr(config(**{field: value}), field) == value
 
 
 @pytest.mark.parametrize(

@@ -57,16 +57,6 @@ def trained(request, random_params):
     return model, random_params(model)
 
 
-def full_forward(model):
-    return jax.jit(lambda params, src_BS, tgt_BT: model.bind(params)(src_BS, tgt_BT))
-
-
-def losses_of(model, params, *calls):
-    """The loss of each (batch, rngs)."""
-    loss = lambda params, batch, rngs: model.bind(params).loss(batch, rngs, 0.0)  # noqa: E731
-    return jax.jit(lambda params: [loss(params, *call) for call in calls])(params)
-
-
 def pairs(source_lengths, target_length, width=13, seed=0):
     """Sources with EOS and padding, and targets that begin with BOS."""
     rng = np.random.default_rng(seed)
@@ -96,14 +86,22 @@ def test_cached_decoding_is_the_full_forward(trained):
     src_BS, tgt_BT = pairs([12, 11, 10, 9, 5, 4, 1, 0], 12)
 
     tokens_NT = np.repeat(tgt_BT, 2, axis=0)
-    logits_NTV, _ = jax.jit(lambda p: stepwise(model.bind(p), src_BS, tokens_NT))(params)
-    full_BTV = full_forward(model)(params, src_BS, tgt_BT)
+
+    @jax.jit
+    def run(params):
+        bound = model.bind(params)
+        return stepwise(bound, src_BS, tokens_NT)[0], bound(src_BS, tgt_BT)
+
+    logits_NTV, full_BTV = run(params)
     for first in (0, 1):  # of two hypotheses
         np.testing.assert_allclose(logits_NTV[first::2], full_BTV, rtol=2e-4, atol=2e-5)
 
 
+LENGTHS = 7, 11, 4  # of sources
+
+
 def packed_and_not():
-    src_BS, tgt_BT = pairs([7, 11, 4], 6, width=12)
+    src_BS, tgt_BT = pairs(LENGTHS, 6, width=12)
     tgt_out_BT = np.roll(tgt_BT, -1, axis=1)
     tgt_out_BT[:, -1] = EOS
     alone = Batch(src_BS, (src_BS > 0).astype(int), tgt_BT, tgt_out_BT, np.ones_like(tgt_BT))
@@ -119,35 +117,32 @@ def packed_and_not():
     return alone, together
 
 
-def test_packed_rows_are_single_ones(random_params):
-    model = model_of(loss_over="all")
-    alone, together = losses_of(model, random_params(model), *((x, None) for x in packed_and_not()))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), alone, together)
-    assert alone.tokens == 18
-
-
-def test_the_loss_over_all_tokens(random_params):
+def test_the_loss_over_all_tokens_of_packed_rows(random_params):
     """Each token but the first: of the source, the separator, and the target."""
     model = model_of(loss_over="all")
-    params = random_params(model)
-    batch, _ = packed_and_not()
-    batch = Batch(*(x[:1] for x in batch))
-    (found,) = losses_of(model, params, (batch, None))
-    m_d = [*batch.src_BS[0, :7], BOS]
-    # The source as the target of nothing, without its first token, which is a start there.
-    tokens_BX = np.array([[*m_d[:-1], *batch.tgt_in_BT[0]]])
-    labels_X = np.array([*m_d[1:], *batch.tgt_out_BT[0]])
+    alone, together = packed_and_not()
+    tokens_BX, labels_BX = np.zeros((2, 3, 17), int)
+    for row, length in enumerate(LENGTHS):
+        m_d = [*alone.src_BS[row, :length], BOS]
+        # The source as the target of nothing, without its first token, which is a start there.
+        tokens_BX[row, : length + 6] = [*m_d[:-1], *alone.tgt_in_BT[row]]
+        labels_BX[row, : length + 6] = [*m_d[1:], *alone.tgt_out_BT[row]]
 
-    def logits(params):
+    @jax.jit
+    def run(params):
         bound = model.bind(params)
-        y_BXD, *_ = bound._forward(tokens_BX, jnp.ones_like(tokens_BX), None)
-        return bound._output.logits(y_BXD)[0]
+        y_BXD, *_ = bound._forward(tokens_BX, (tokens_BX > 0).astype(int), None)
+        logits_BXV = bound._output.logits(y_BXD)
+        return bound.loss(together, None, 0.0), jax.nn.log_softmax(logits_BXV)
 
-    log_probs_XV = jax.nn.log_softmax(jax.jit(logits)(params))
-    nll_X = -np.asarray(log_probs_XV)[np.arange(len(labels_X)), labels_X]
-    np.testing.assert_allclose(found.loss, nll_X.sum(), rtol=1e-5)
-    np.testing.assert_allclose(found.nll, nll_X[7:].sum(), rtol=1e-5)
-    np.testing.assert_allclose(found.terms["source"], nll_X[:7].sum(), rtol=1e-5)
+    found, log_probs_BXV = jax.tree.map(np.asarray, run(random_params(model)))
+    nll_BX = -np.take_along_axis(log_probs_BXV, labels_BX[..., None], axis=2)[..., 0]
+    of_source = sum(row[:length].sum() for row, length in zip(nll_BX, LENGTHS))
+    of_target = sum(row[length : length + 6].sum() for row, length in zip(nll_BX, LENGTHS))
+    np.testing.assert_allclose(found.loss, of_source + of_target, rtol=1e-5)
+    np.testing.assert_allclose(found.nll, of_target, rtol=1e-5)
+    np.testing.assert_allclose(found.terms["source"], of_source, rtol=1e-5)
+    assert found.tokens == 18
 
 
 @pytest.mark.slow
@@ -156,7 +151,8 @@ def test_dropout_and_the_balance_of_experts(random_params):
     params = random_params(model)
     batch, _ = packed_and_not()
     streams = (DropoutRngs(jax.random.key(i), np.arange(3)) for i in (0, 1))
-    one, other, none = losses_of(model, params, *((batch, rngs) for rngs in (*streams, None)))
+    loss = jax.jit(lambda params, rngs: model.bind(params).loss(batch, rngs, 0.0))
+    one, other, none = (loss(params, rngs) for rngs in (*streams, None))
     assert len({float(x.loss) for x in (one, other, none)}) == 3
     weight = CONFIG.balance_weight
     assert 1.0 <= none.terms["balance"] / none.tokens / weight <= CONFIG.num_experts

@@ -20,14 +20,15 @@ GLOROT, FLOAT32 = INITIALIZATIONS["glorot"], jnp.dtype("float32")
 
 
 def draw(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), FLOAT32)
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(FLOAT32)
 
 
 # --- Cells --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("biases", [0, 1, 2])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(
+    ("name", "biases"), [("gated_unit", 1), ("gru", 2), ("lstm", 0), ("lstm", 2)]
+)
 def test_cells_are_their_equations(name, biases, random_params):
     """Rows of two sentences, of which each starts from zeros or from a state of its own."""
     options = {"biases": biases, "initialization": GLOROT, "dtype": FLOAT32}
@@ -36,7 +37,7 @@ def test_cells_are_their_equations(name, biases, random_params):
     gates = cell.gates * 7
     assert sum(x.size for x in jax.tree.leaves(params)) == gates * (5 + 7 + biases)
 
-    x, starts = draw(2, 6, 5), jnp.array([[1, 0, 0, 0, 1, 0], [1, 0, 1, 0, 0, 0]]) > 0
+    x, starts = draw(2, 6, 5), np.array([[1, 0, 0, 0, 1, 0], [1, 0, 1, 0, 0, 0]]) > 0
     initial = tuple(draw(2, 6, 7, seed=part) for part in range(cell.parts))
 
     @jax.jit
@@ -44,7 +45,7 @@ def test_cells_are_their_equations(name, biases, random_params):
         bound = model.bind(params)
         return run_cell(bound, x, starts), run_cell(bound, x, starts, initial)
 
-    from_zeros, from_initial = run(params, initial)
+    from_zeros, from_initial = jax.tree.map(np.asarray, run(params, initial))
     p = {name: np.asarray(value, np.float64) for name, value in params.items()}
     equations = rnn_papers.CELLS[name]
     for b in range(2):
@@ -66,7 +67,7 @@ def test_the_loops_gradient_is_that_of_a_scan(reverse):
     """For weights (of all rows and of each), what is fixed, the carry and the inputs."""
     B, H, K, T = 3, 5, 4, 6
     weights, fixed = {"all": draw(H, H), "row": draw(B, H, K)}, {"bias": draw(H), "none": None}
-    carry, xs = draw(B, H), (draw(T, B, H), jnp.arange(T * B).reshape(T, B, 1) % 4 > 0)
+    carry, xs = draw(B, H), (draw(T, B, H), np.arange(T * B).reshape(T, B, 1) % 4 > 0)
     specs = {"all": "BI,IH->BH", "row": "BH,BHK->BK"}
 
     def step(product, fixed, carry, x):
@@ -106,7 +107,7 @@ def test_the_loops_gradient_is_that_of_a_scan(reverse):
 def test_the_recurrent_matrices_begin_orthogonal_gate_by_gate():
     for name in ("bahdanau", "glorot"):
         matrix_HG = INITIALIZATIONS[name].matrix("recurrent", (7, 7), nnx.Rngs(0), 3)[...]
-        parts = jnp.split(matrix_HG, 3, axis=1)
+        parts = np.split(np.asarray(matrix_HG), 3, axis=1)
         for part in parts:
             np.testing.assert_allclose(part.T @ part, np.eye(7), atol=1e-5)
         assert np.abs(parts[0] - parts[1]).max() > 0.1

@@ -68,10 +68,14 @@ def luong(**changes):
 
 VARIANTS = {
     **{name: (getattr(rnn_papers, name), config) for name, config in PRESETS.items()},
-    "luong dot": (rnn_papers.luong, luong(attention="dot", readout_bias=True)),
-    "luong concat": (rnn_papers.luong, luong(attention="additive")),
-    "luong local-p": (rnn_papers.luong, luong(attention_window=2)),
-    "luong without feeding": (rnn_papers.luong, luong(input_feeding=False)),
+    "luong dot, local-p": (
+        rnn_papers.luong,
+        luong(attention="dot", attention_window=2, readout_bias=True),
+    ),
+    "luong concat without feeding": (
+        rnn_papers.luong,
+        luong(attention="additive", input_feeding=False),
+    ),
     "conditional, deep": (
         rnn_papers.conditional,
         dataclasses.replace(
@@ -117,7 +121,11 @@ def params_of(random_params):
 SRC_BS = np.array([[3, 1, 22, 7, 5, 9], [9, 2, 11, 0, 0, 0]])
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+# Slow: its parts are those of cho, sutskever and bahdanau.
+COMBINED = pytest.param("cho, deep", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [x for x in VARIANTS if x != "cho, deep"] + [COMBINED])
 def test_it_is_the_paper(name, params_of):
     """In rows of several sentences, each as if alone and with no weight on a neighbour's words.
 
@@ -204,10 +212,12 @@ def test_the_gradient_is_that_of_finite_differences(params_of):
     [
         # Where the weights after it are zero, dropout changes nothing: one place is left.
         ("conditional", "embedding", ("decoder", "cells", 0, "input_IG")),  # so, of the source
-        ("sutskever", "layer", ("decoder", "cells", 1, "input_IG")),  # of the encoder
+        pytest.param(  # of the encoder
+            *("sutskever", "layer", ("decoder", "cells", 1, "input_IG")), marks=pytest.mark.slow
+        ),
         ("luong", "layer", ("encoder_backward", 1, "input_IG")),  # of the decoder, step by step
         ("luong", "memory", None),
-        ("bahdanau", "output", None),
+        pytest.param("bahdanau", "output", None, marks=pytest.mark.slow),
     ],
 )
 def test_each_place_of_dropout_acts_and_follows_the_rows(name, place, zeroed, params_of):
@@ -238,7 +248,7 @@ def test_flops_are_those_xla_counts(name, monkeypatch):
     sizes = {"embedding_size": 601, "hidden_size": 607, "attention_size": 613}
     sizes["readout_size"] = 601 if name == "conditional" else 599
     config = dataclasses.replace(VARIANTS[name][1], **sizes)
-    model, T = build_model(config, sizes_of(1009)), 3
+    model, T = build_model(config, sizes_of(1009)), 2
     ones = np.ones((T, T), np.int32)
     step = jax.jit(lambda params: model.bind(params)(ones, ones))
     counted = step.lower(model.abstract_params()).cost_analysis()["flops"]

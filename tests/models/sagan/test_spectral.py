@@ -51,11 +51,14 @@ def in_numpy(kernel, u, iterations):
 def test_the_kernel_is_that_of_the_paper(iterations):
     model, params, extra = conv()
     u, v, norm = in_numpy(params["kernel"], extra["u_O"], iterations)
-    bound = model.bind(params, extra)
-    for _ in range(iterations):
-        found = bound.normalised(update=True)
-    np.testing.assert_allclose(found, params["kernel"] / norm, rtol=1e-5)
-    after = model.extra_of(bound)
+
+    @jax.jit
+    def run(params, extra):
+        bound = model.bind(params, extra)
+        return [bound.normalised(update=True) for _ in range(iterations)], model.extra_of(bound)
+
+    (*_, found), after = run(params, extra)
+    np.testing.assert_allclose(found, np.asarray(params["kernel"]) / norm, rtol=1e-5)
     np.testing.assert_allclose(after["u_O"], u, atol=1e-6)
     np.testing.assert_allclose(after["v_X"], v, atol=1e-6)
 
@@ -124,19 +127,26 @@ def test_gradients(function, plain):
     # Few channels or many, and of either side more; 5 x 5 pixels, too.
     kernels = [(3, 5, 7)]
     if function is convolve:
-        kernels += [(5, 5, 7), (3, 5, FEW + 1), (5, FEW + 2, FEW + 1), (3, FEW + 1, 2)]
+        kernels += [(3, 5, FEW + 1), (5, FEW + 2, FEW + 1), (3, FEW + 1, 2)]
     rng = np.random.default_rng(1)
     for size, I, O in kernels:  # noqa: E741
         shapes = (2, 6, 4, I), (size, size, I, O)
-        x, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+        x, kernel = (np.float32(rng.normal(size=shape)) for shape in shapes)
         own = functools.partial(function, dtype=jnp.float32)
         both = [result_and_gradients(f, x, kernel) for f in (own, plain)]
         for found, expected in zip(*both, strict=True):
             np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("channels", [(5, FEW + 3), (FEW + 3, 5)])
-@pytest.mark.parametrize("function", [convolve, convolve_doubled, convolve_and_halve])
+@pytest.mark.parametrize(
+    ("function", "channels"),
+    [
+        (convolve, (5, FEW + 3)),
+        (convolve, (FEW + 3, 5)),
+        (convolve_doubled, (5, FEW + 3)),
+        (convolve_and_halve, (FEW + 3, 5)),
+    ],
+)
 def test_kernels_gradients_are_float32(function, channels):
     """Also where the model is in bfloat16: their sums are not rounded before Adam sees them."""
     rng = np.random.default_rng(2)

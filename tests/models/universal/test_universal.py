@@ -224,12 +224,13 @@ SRC, TGT = [3, 1, 22, 7, 5], [1, 4, 18, 2]
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         pytest.param("fixed", marks=pytest.mark.slow),
         "paper",
         pytest.param("graves", marks=pytest.mark.slow),
         "tensor2tensor",
-    ]
+    ],
 )
 def variant(request, random_params):
     model = universal(**VARIANTS[request.param])
@@ -366,9 +367,9 @@ def test_dropout_follows_rows_and_steps(random_params, monkeypatch):
 def test_random_positions():
     rows, keys = np.zeros((997, 2), int), DropoutRngs(jax.random.key(1), np.arange(997))
     model = universal(random_start=50, random_stride=7)
-    model = model.bind(jax.eval_shape(model.init, jax.random.key(0)))
+    model = model.bind(model.abstract_params())
     assert model._spacing(rows, None) == Spacing(1, 1)  # but not outside of training
-    start_B1, stride_B1 = jax.jit(lambda: model._spacing(rows, keys))()
+    start_B1, stride_B1 = map(np.asarray, jax.jit(lambda: model._spacing(rows, keys))())
     assert (start_B1.min(), start_B1.max()) == (1, 51)  # the first position, and 50 later
     assert (stride_B1.min(), stride_B1.max()) == (1, 7)
     for number, share in ((1, 1 / 3), (2, np.log(3 / 2) / np.log(8))):  # logarithms are uniform
@@ -410,7 +411,7 @@ def test_step_by_step_is_the_paper(variant):
     src = np.array([[*SRC, 0], [9, 2, 0, 0, 0, 0]])
     tokens_NT = np.random.default_rng(2).integers(1, TARGET, (4, 6))
     run = jax.jit(lambda params: stepwise(model.bind(params), src, tokens_NT)[0])
-    for n, (found_TV, tokens) in enumerate(zip(run(params), tokens_NT, strict=True)):
+    for n, (found_TV, tokens) in enumerate(zip(np.asarray(run(params)), tokens_NT, strict=True)):
         source = [word for word in src[n // 2].tolist() if word]
         logits, _, _ = transcription(params, config, source, tokens.tolist())
         np.testing.assert_allclose(found_TV, logits, atol=2e-4)
