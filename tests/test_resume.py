@@ -68,6 +68,7 @@ def resumable(**changes) -> list[str]:
             "model_dropout": 0.2,
             "optimizer_warmup_steps": 5,
         }
+        | SINCE_2017
         | changes
     )
 
@@ -138,7 +139,8 @@ def prepared() -> dict[Callable, Any]:
     return {}
 
 
-TWELVE = {
+SINCE_2017 = {"model_positions": "t5", "model_norm": "sandwich", "model_feed_forward": "swiglu"}
+TWELVE = SINCE_2017 | {
     "training_steps": 12,
     "training_checkpoint_every": 3,
     "training_full_validation_every": 0,
