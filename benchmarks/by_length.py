@@ -15,7 +15,7 @@ from transformer.reports.pages import panels
 from transformer.reports.plots import style
 from transformer.reports.tables import aligned
 from transformer.reports.translation_report import BOUNDS
-from transformer.reports.translations import bleu_by_length, groups
+from transformer.reports.translations import bleu_by_length, groups, names_of
 from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write
@@ -32,19 +32,22 @@ def main() -> None:
     check_can_write(path, ".png")
     if not RESULTS.value:
         raise UserError("--results is missing; give files of the ledger")
-    lines, (figure, (axes,)) = [], panels(1, columns=1, height=4.5, width=9)
-    for number, name in enumerate(RESULTS.value):
-        data, texts = ledger.translations(Path(name), "test", DATA_DIR.value, RAW_DIR.value)
+    figure, (axes,) = panels(1, columns=1, height=4.5, width=9)
+    paths = [Path(name).expanduser() for name in RESULTS.value]
+    names = names_of([file.with_suffix("") for file in paths])
+    for number, (name, file) in enumerate(zip(names, paths, strict=True)):
+        data, texts = ledger.translations(file, "test", DATA_DIR.value, RAW_DIR.value)
         sizes = {key: len(members) for key, members in groups(texts.sources, BOUNDS).items()}
         if number == 0:
-            first, lines = sizes, [["", *sizes], ["sentences", *map(str, sizes.values())]]
+            first = texts.references
+            lines = [["", *sizes], ["sentences", *map(str, sizes.values())]]
             axes.set_xticks(range(len(sizes)), [f"{x}\n{n} sentences" for x, n in sizes.items()])
-        if sizes != first:
-            raise UserError(f"{name} is of other sentences; give results on the same data")
+        if texts.references != first:
+            raise UserError(f"{file} is of other sentences; give results on the same data")
         found = bleu_by_length(data, texts, BOUNDS).values()
-        lines.append([Path(name).stem, *(f"{bleu:.2f}" for bleu in found)])
-        look = style(number, len(first)) | {"markersize": 4}
-        axes.plot(range(len(first)), list(found), label=Path(name).stem, **look)
+        lines.append([name, *(f"{bleu:.2f}" for bleu in found)])
+        look = style(number, len(sizes)) | {"markersize": 4}
+        axes.plot(range(len(sizes)), list(found), label=name.replace("$", r"\$"), **look)
     print(aligned(lines), end="")
     axes.set_xlabel("words of the source")
     axes.set_ylabel("BLEU")

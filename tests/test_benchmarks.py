@@ -455,6 +455,14 @@ def test_startup(tmp_path, monkeypatch):
     startup.main()
     found = json.loads((tmp_path / "startup.json").read_text())
     assert found["warm"]["over_first"]["median"] == 0.5
+    monkeypatch.undo()
+    monkeypatch.setattr(startup, "REPEATED", 50)
+    lengths = {f"data_max_{side}_length": 400 for side in ("source", "target")}
+    found = startup.of_pairs(120, toy_flags(**lengths), tmp_path)
+    assert len((tmp_path / "train.source").read_text().splitlines()) == 120
+    assert 0 < found["ready_seconds"] < found["new_seconds"]
+    assert 0.1 < found["ready_memory"] < 9
+    assert found["tokens"] > 0
 
 
 # --- gpu.py -------------------------------------------------------------------------------

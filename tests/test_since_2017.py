@@ -40,6 +40,23 @@ CONFIGS = {
 }
 
 
+@pytest.mark.parametrize("family", ["transformer", "universal", "decoder_only"])
+def test_outputs_are_scaled_in_training_too(family, random_params):
+    config = dataclasses.replace(CONFIGS[family], scale_outputs=True)
+    model, batch = build_model(config, sizes_of(V, V)), packed(V, V)
+    inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+
+    def both(params):
+        bound = model.bind(params)
+        return bound.loss(batch, None, label_smoothing=0.0), bound(*inputs)
+
+    loss, logits_BTV = jax.jit(both)(random_params(model))
+    log_probs_BTV = np.asarray(jax.nn.log_softmax(logits_BTV))
+    picked_BT = np.take_along_axis(log_probs_BTV, batch.tgt_out_BT[..., None], -1)[..., 0]
+    nll = -picked_BT[batch.tgt_segments_BT > 0].sum()
+    np.testing.assert_allclose(loss.nll, nll, rtol=1e-5)
+
+
 # --- Numbers of the papers ----------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import select
 import shlex
 import signal
 import subprocess
@@ -223,6 +224,7 @@ def test_the_prompt(script):
         def read_until(text: bytes) -> None:
             nonlocal shown
             while text not in shown:
+                assert select.select([ours], [], [], 60)[0], shown
                 shown += os.read(ours, 1000)
             shown = shown.partition(text)[2]
 

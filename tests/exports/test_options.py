@@ -16,6 +16,7 @@ from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.config import DecodingConfig
 from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
 from transformer.exports.folder import new_folder
+from transformer.exports.options import NOT_AT_INFERENCE, OF_THE_CALL
 from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.transformer import TransformerConfig
@@ -143,6 +144,14 @@ def test_models_that_a_format_cannot_hold(random_params, name, changes, message)
     tokenizers = [trained_model(random_params).task.tokenizers] * (name == "huggingface")
     with pytest.raises(UserError, match=message):
         EXPORTS[name].module.check(config, *tokenizers)
+
+
+def test_known_options_are_fields():
+    sections = {"model": MODEL, "decoding": DecodingConfig(4, 0.6, 50)}
+    known = {*ctranslate2.KNOWN, *marian.KNOWN, *NOT_AT_INFERENCE, *OF_THE_CALL}
+    for name in known | {f"decoding.{x}" for x in stablehlo.KNOWN}:
+        section, _, field = name.partition(".")
+        assert hasattr(sections[section], field), name
 
 
 def test_marian_needs_sentencepiece():

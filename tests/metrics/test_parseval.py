@@ -63,3 +63,11 @@ def test_evalbs_own_sample():
     names = ["sentences", "errors", "skipped", "valid", "recall", "precision"]
     names += ["complete", "crossing", "no_crossing", "two_or_less_crossing", "tagging"]
     assert figures == [f"{ours[n]:.2f}" if i > 3 else str(ours[n]) for i, n in enumerate(names)]
+
+
+@pytest.mark.skipif(SHARED is None, reason="needs ../shared/data/evalb")
+def test_sentences_that_evalb_counts_as_errors():
+    gold, test = ((SHARED / f"bug/bug.{end}").read_text().splitlines() for end in ("gld", "tst"))
+    found = [counted(a, b).status for a, b in zip(gold, test, strict=True)]
+    expected = re.findall(r"^ *\d+ +\d+ +(\d) .*$", (SHARED / "bug/bug.rsl-old").read_text(), re.M)
+    assert found == list(map(int, expected)) == 5 * [ERROR]

@@ -117,7 +117,7 @@ def cut(
     make, room = (_pairs, max_length - 3) if has_pairs else (_singles, max_length - 2)
     numbers = duplicates * list(range(len(documents)))
     found = [x for number in numbers for x in make(documents, number, room, short_rate, draw)]
-    spans, labels = zip(*found, strict=True)
+    spans, labels = ([x[i] for x in found] for i in (0, 1))
     return Sequences(documents, np.array(spans, np.int64), np.array(labels, np.int8))
 
 

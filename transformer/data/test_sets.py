@@ -67,7 +67,8 @@ def sacrebleu_test_set(name: str, source_language: str, target_language: str) ->
 
     checked(utils.SACREBLEU_DIR, "SACREBLEU", in_buckets=False)
     if name not in DATASETS:
-        raise UserError(f"sacreBLEU has no test set {name!r}; {nearest(name, DATASETS)}")
+        hint = nearest(name, DATASETS, otherwise="`sacrebleu --list` lists those that there are")
+        raise UserError(f"sacreBLEU has no test set {name!r}; {hint}")
     given = source_language, target_language
     known = ["-".join(given), "-".join(map(languages.language, given))]
     pairs = utils.get_langpairs_for_testset(name)

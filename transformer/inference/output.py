@@ -1,5 +1,6 @@
 """Output of lines: to standard output, a pipe or device, or a file that can be continued."""
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -139,7 +140,8 @@ class FileOutput(Output):
 
     def __exit__(self, kind: type | None, *_) -> None:
         if self._content is not None:  # begun: lines that an interrupt kept from the note go
-            os.ftruncate(self._descriptor, self.done.size)
+            with contextlib.suppress(OSError):  # a later start does it
+                os.ftruncate(self._descriptor, self.done.size)
         super().__exit__(kind)
         if kind is None or not self.done.lines:
             self._note.unlink(missing_ok=True)

@@ -370,8 +370,8 @@ def _check_keys(
             if key in (others.get(section, ()) if section else others):
                 hint = "of another task or model family; give a config file that is made for this"
                 raise UserError(f"Unknown config field config.{prefix}{key}, {hint}: {listing}")
-            hint = nearest(f"{prefix}{key}", [f"{prefix}{name}" for name in known])
-            raise UserError(f"Unknown config field config.{prefix}{key:.60}; {hint} {listing}")
+            hint = f"{nearest(key, known, prefix, otherwise='')} {listing}".lstrip()
+            raise UserError(f"Unknown config field config.{prefix}{key:.60}; {hint}")
 
 
 def _check_complete(

@@ -107,9 +107,17 @@ def check_choice(config: Any, section: str, field: str, choices: Collection[Any]
         raise UserError(f"{section}.{field} is {value!r:.60}; it must be one of: {allowed}")
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """The end of a message about an unknown name."""
+def nearest(
+    name: str, known: Collection[str], prefix: str = "", otherwise: str | None = None
+) -> str:
+    """The end of a message about an unknown name.
+
+    prefix: shown before the nearest name. otherwise: said if none is near, instead of the first of
+      those that there are.
+    """
     close = difflib.get_close_matches(name, known, n=1)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {prefix + close[0]!r}?"
+    if otherwise is not None:
+        return otherwise
     return f"choose one of {', '.join([*known][:MOST])}{', ...' if len(known) > MOST else ''}"
