@@ -388,7 +388,7 @@ def test_a_bad_batch_is_skipped_and_after_many_in_a_row_it_goes_back(
 ):
     poison(monkeypatch, 2, 5, 6)
     changes = {"training_log_every": 1, "training_rollback_after": 2}
-    config = experiment_of(text, **changes, training_full_validation_every=0)
+    config = experiment_of(text, **SINCE_2017, **changes, training_full_validation_every=0)
     share_programs(config, monkeypatch, {})
     train.train(config, tmp_path / "a", StopAt(None))
     err = capsys.readouterr().err
@@ -461,7 +461,8 @@ def test_after_a_few_rollbacks_it_stops_with_a_report(
         for pair in update["examples"]:
             assert (pair["source"], pair["target"]) == tuple(x[pair["pair"]] for x in lines)
     norms = report["norms_by_layer"]
-    assert set(norms) == {"encoder_layers/0", "decoder_layers/0", "target_embedding"}
+    parts = {"encoder_layers/0", "encoder_norm", "decoder_layers/0", "decoder_norm"}
+    assert set(norms) == parts | {"target_embedding"}
     assert min(norms.values()) > 0.1
     assert kept(tmp_path) == ["4"]  # nothing of the bad part was saved
 
