@@ -163,7 +163,7 @@ def test_512_tokens(tab, model, tmp_path):
 def test_reports_and_walks(tab, tmp_path, model):
     evil = [*REFERENCES[:29], "<script>document.title='X'</script>"]
     write_run(tmp_path / "a", 7, evil)
-    found = report_page([run_of(tmp_path / "a")], lambda pairs: [np.eye(3)] * len(pairs))
+    found = report_page([run_of(tmp_path / "a")])
     one = follow(model, "one two three", "three one", layer=1, head=1)
     walk = walkthrough_page("A walk", "x", {"Step by step": steps(model, one, 1, 1)})
     tab.errors.clear()

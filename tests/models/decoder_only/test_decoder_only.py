@@ -150,9 +150,13 @@ def test_dropout_and_the_balance_of_experts(random_params):
     model = model_of(layers="FM", expert_layer=2, dropout=0.3, attention_dropout=0.3)
     params = random_params(model)
     batch, _ = packed_and_not()
-    streams = (DropoutRngs(jax.random.key(i), np.arange(3)) for i in (0, 1))
-    loss = jax.jit(lambda params, rngs: model.bind(params).loss(batch, rngs, 0.0))
-    one, other, none = (loss(params, rngs) for rngs in (*streams, None))
+    streams = [*(DropoutRngs(jax.random.key(i), np.arange(3)) for i in (0, 1)), None]
+
+    @jax.jit
+    def losses(params):
+        return [model.bind(params).loss(batch, rngs, 0.0) for rngs in streams]
+
+    one, other, none = losses(params)
     assert len({float(x.loss) for x in (one, other, none)}) == 3
     weight = CONFIG.balance_weight
     assert 1.0 <= none.terms["balance"] / none.tokens / weight <= CONFIG.num_experts
