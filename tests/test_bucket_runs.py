@@ -70,16 +70,17 @@ def uninterrupted(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("scheme", "moments"),
     [
-        ("gs", ["3/opt_state", "6/record/record.json", "9/params"]),
-        ("s3", ["6/params"]),
+        ("gs", {3: "opt_state", 6: "record/record.json", 9: "params"}),
+        ("s3", {6: "params"}),
     ],
 )
 def test_a_run_that_is_killed_and_cut_off_is_one_run(scheme, moments, uninterrupted):
     folder, workdir = uninterrupted.parent, f"--workdir={scheme}://{BUCKET}/run"
     with emulated(scheme) as door:
-        for moment in moments:
-            door.pause_at = UPLOADED + moment
-            with started(door, folder, "train.py", *toy_flags(**FLAGS), workdir) as process:
+        for steps, item in moments.items():  # no further, so that no later upload is on its way
+            flags = toy_flags(**FLAGS | {"training_steps": steps})
+            door.pause_at = f"{UPLOADED}{steps}/{item}"
+            with started(door, folder, "train.py", *flags, workdir) as process:
                 door.wait_for(process)
                 process.send_signal(signal.SIGKILL)
         # The connection is lost for a while, in which training goes on.
@@ -103,7 +104,8 @@ def test_a_run_that_is_killed_and_cut_off_is_one_run(scheme, moments, uninterrup
     record = "checkpoints/12/record/record.json"
     assert found[f"run/{record}"] == (uninterrupted / record).read_bytes()
     kept = {path.name for path in (uninterrupted / "checkpoints").iterdir()}
-    assert {x.split("/")[2] for x in found if "checkpoints/" in x} == kept
+    # The record of an earlier one may have been on its way when the process was killed.
+    assert {"12"} <= {x.split("/")[2] for x in found if "checkpoints/" in x} <= kept
     assert {"run/report.html", "run/learning_curve.png"} <= found.keys()
     assert "run/lock" not in found
 
