@@ -68,7 +68,7 @@ def resumable(**changes) -> list[str]:
             "model_dropout": 0.2,
             "optimizer_warmup_steps": 5,
         }
-        | SINCE_2017
+        | OPTIONS
         | changes
     )
 
@@ -139,8 +139,8 @@ def prepared() -> dict[Callable, Any]:
     return {}
 
 
-SINCE_2017 = {"model_positions": "t5", "model_norm": "sandwich", "model_feed_forward": "swiglu"}
-TWELVE = SINCE_2017 | {
+OPTIONS = {"model_positions": "t5", "model_norm": "sandwich", "model_feed_forward": "swiglu"}
+TWELVE = OPTIONS | {
     "training_steps": 12,
     "training_checkpoint_every": 3,
     "training_full_validation_every": 0,
@@ -388,7 +388,7 @@ def test_a_bad_batch_is_skipped_and_after_many_in_a_row_it_goes_back(
 ):
     poison(monkeypatch, 2, 5, 6)
     changes = {"training_log_every": 1, "training_rollback_after": 2}
-    config = experiment_of(text, **SINCE_2017, **changes, training_full_validation_every=0)
+    config = experiment_of(text, **OPTIONS, **changes, training_full_validation_every=0)
     share_programs(config, monkeypatch, {})
     train.train(config, tmp_path / "a", StopAt(None))
     err = capsys.readouterr().err

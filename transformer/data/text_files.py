@@ -201,22 +201,21 @@ def count_and_hash(path: str, *, counts: Callable[[str], Any] | None = None) -> 
     count, content, mark = 0, hashlib.sha256(), codecs.BOM_UTF8
     with open_text(path) as file, read_errors(path):
         while block := file.read(_MANY_LINES) + (rest := file.readline(MAX_LINE_BYTES)):
-            try:
-                block.decode()
-                is_text = len(rest) <= MAX_LINE_BYTES - _MANY_LINES  # else it may be too long
-            except UnicodeDecodeError:
-                is_text = False
-            if not is_text:
-                for _ in read_lines(path):  # raises the error that names the line
-                    pass
             block, mark = block.removeprefix(mark), b""
             if b"\r" in block:  # found at once, where there is none
                 block = block.replace(b"\r\n", b"\n")
             if not block.endswith(b"\n"):
                 block = block.removesuffix(b"\r") + b"\n"
+            try:
+                text = block.decode()
+            except UnicodeDecodeError:
+                text = None
+            if text is None or len(rest) > MAX_LINE_BYTES - _MANY_LINES:  # perhaps too long
+                for _ in read_lines(path):  # raises the error that names the line
+                    pass
             content.update(block)
             if counts:
-                count += sum(1 for _ in filter(counts, block.decode().split("\n")[:-1]))
+                count += sum(1 for _ in filter(counts, text.split("\n")[:-1]))
             else:
                 count += block.count(b"\n")
     return count, content.hexdigest()

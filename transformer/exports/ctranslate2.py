@@ -201,9 +201,9 @@ def _attention(spec: Any, layer: Params, name: str, groups: list[str]) -> None:
 
 def _feed_forward(spec: Any, layer: Params) -> None:
     ours = layer["feed_forward"]
-    if hasattr(spec, "linear_0_noact"):
+    if "gate" in ours:
         _linear(spec.linear_0_noact, ours["hidden"])
-    _linear(spec.linear_0, ours["gate" if hasattr(spec, "linear_0_noact") else "hidden"])
+    _linear(spec.linear_0, ours["gate" if "gate" in ours else "hidden"])
     _linear(spec.linear_1, ours["output"])
     _norm(spec.layer_norm, layer["feed_forward_norm"]["norm"])
 

@@ -27,9 +27,10 @@ from transformer.tasks.pair_training import sizes_of
 PLATFORMS = ("cpu", "cuda", "tpu")
 # Fields that a program of a search follows; of the model it follows all.
 KNOWN = (
-    *("length_penalty_form", "coverage_penalty", "no_repeat_ngram", "repetition_penalty"),
-    *("min_length", "min_length_ratio", "max_length", "max_length_ratio"),
-    *("beam_groups", "diversity"),
+    *("decoding.length_penalty_form", "decoding.coverage_penalty", "decoding.no_repeat_ngram"),
+    *("decoding.repetition_penalty", "decoding.min_length", "decoding.min_length_ratio"),
+    *("decoding.max_length", "decoding.max_length_ratio"),
+    *("decoding.beam_groups", "decoding.diversity"),
 )
 
 
@@ -50,7 +51,7 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     tokenizers, mesh = model.task.tokenizers, model.task.translator.mesh
     own = model.task.translator.config
     of_model = [f"model.{field.name}" for field in dataclasses.fields(model.config.model)]
-    check_known(model, "a program of JAX", of_model, [f"decoding.{name}" for name in KNOWN])
+    check_known(model, "a program of JAX", of_model, KNOWN)
     leaves, structure = jax.tree.flatten_with_path((model.params, model.extra))
     arrays = {
         jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(x) for path, x in leaves

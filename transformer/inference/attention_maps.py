@@ -99,8 +99,6 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
 
 def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[Attention]:
     """Applies `attention_of` to several pairs of source and target; for a model that translates."""
-    if not pairs:
-        return []
     tokenizers, texts = model.task.tokenizers, zip(*pairs, strict=True)
     ids = [
         tokenizer.encode_batch(side, num_threads=1)
