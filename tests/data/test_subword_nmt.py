@@ -121,6 +121,8 @@ def test_other_bytes_are_refused(model):
 
 
 class Pairs:
+    fingerprint = "of words"
+
     def __len__(self):
         return len(WORDS)
 

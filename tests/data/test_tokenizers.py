@@ -38,7 +38,7 @@ class Pairs:
     """A stand-in for a PairSource."""
 
     def __init__(self, pairs):
-        self.pairs = pairs
+        self.pairs, self.fingerprint = pairs, repr(pairs)
         self.asked_for = []
 
     def __len__(self):

@@ -22,8 +22,11 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
+import numpy as np
+
+from transformer.data.remembered import Facts, of_file
 from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
 
@@ -192,12 +195,22 @@ def check_is_file(path: str) -> None:
         raise UserError(f"{path} is not a file; give a file, plain or packed")
 
 
-def count_and_hash(path: str, *, counts: Callable[[str], Any] | None = None) -> tuple[int, str]:
+def count_and_hash(path: str, *, counts: Callable[[str], bool] | None = None) -> tuple[int, str]:
     """The number of lines of a text file, and the SHA-256 of their text.
 
     counts: whether a line counts; by default each does.
     """
     check_is_file(path)
+
+    def find() -> Facts:
+        count, content = _count_and_hash(path, counts)
+        return {"count": np.array(count), "content": np.array(content)}
+
+    found = of_file(path, ["text", 1, counts.__name__ if counts else ""], find)
+    return int(found["count"]), str(found["content"])
+
+
+def _count_and_hash(path: str, counts: Callable[[str], bool] | None) -> tuple[int, str]:
     count, content, mark = 0, hashlib.sha256(), codecs.BOM_UTF8
     with open_text(path) as file, read_errors(path):
         while block := file.read(_MANY_LINES) + (rest := file.readline(MAX_LINE_BYTES)):

@@ -4,13 +4,16 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import NamedTuple, Self
 
+import numpy as np
 from absl import logging
 
 from transformer.data import marian_vocabulary, sentencepiece
 from transformer.data.cleaning import OFF, Cleaning, reason
 from transformer.data.pairs import Pair, PairSource
+from transformer.data.remembered import Facts, remembered
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
@@ -164,6 +167,23 @@ def get_tokenizers(
         return Tokenizers.load(workdir)
     if config.source_model:
         return _configured(config)
+
+    def train() -> Facts:
+        trained = _train(config, _sample(config, pairs, tags, cleaning), tags)
+        different = dict.fromkeys(trained)
+        return {str(i): np.frombuffer(x.model_bytes, np.uint8) for i, x in enumerate(different)}
+
+    programs = [version(name) for name in ("sentencepiece", "subword-nmt")]
+    identity = ["tokenizer", 1, *programs, pairs.fingerprint, *tags]
+    settings = dataclasses.asdict(config), dataclasses.asdict(cleaning)
+    found = [from_bytes(x.tobytes()) for x in remembered([*identity, *settings], train).values()]
+    return Tokenizers(found[0], found[-1])
+
+
+def _sample(
+    config: TokenizerConfig, pairs: PairSource, tags: Sequence[str], cleaning: Cleaning
+) -> list[Pair]:
+    """What a tokenizer is trained on."""
     sample = pairs.sample(config.sample_size)
     if cleaning.filters:
         words = ([*map(words_of, pair)] for pair in sample)
@@ -172,7 +192,7 @@ def get_tokenizers(
         if not sample:
             raise UserError(f"the filters leave none of {pairs.describe()}; see docs/cleaning.md")
     logging.info("training the tokenizer on %d of %d pairs", len(sample), len(pairs))
-    return _train(config, sample, tags)
+    return sample
 
 
 def _train(config: TokenizerConfig, sample: list[Pair], tags: Sequence[str]) -> Tokenizers:

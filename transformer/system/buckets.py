@@ -29,6 +29,7 @@ from transformer.system.files import (
     leftovers_of,
     remove_leftovers,
     temporary_beside,
+    user_caches,
 )
 
 PACKAGES = {"gs": "gcsfs", "s3": "s3fs"}  # of the extra `cloud`, by scheme
@@ -166,8 +167,7 @@ def _place(address: str) -> Path:
     global _root
     scheme, _, rest = address.partition("://")
     if _root is None:
-        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        base = Path(caches).absolute() / "transformer-jax" / "bucket"
+        base = (user_caches() or Path("transformer-jax").absolute()) / "bucket"
         remove_leftovers(leftovers_of(base))
         _root = temporary_beside(base)
         _root.mkdir(parents=True)

@@ -14,6 +14,7 @@ import jax
 from jax import monitoring
 
 from transformer.system.cpu import cpu_lines
+from transformer.system.files import user_caches
 from transformer.system.hardware import units
 from transformer.system.paths import checked
 from transformer.system.terminal import say
@@ -99,13 +100,12 @@ def _default_folder() -> str | None:
     Each type of CPU has its own, as machines may share a home: a program made for one CPU may
     crash on another, and JAX's names of the entries do not tell them apart.
     """
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(caches):
+    if (caches := user_caches()) is None:
         return None
     names = "vendor_id", "cpu family", "model", "flags", "CPU ", "Features"  # x86 and Arm
     cpu = {platform.processor(), *(line for line in cpu_lines() if line.startswith(names))}
     digest = hashlib.sha256("\n".join(sorted(cpu)).encode()).hexdigest()[:12]
-    return os.path.join(caches, "transformer-jax", f"{platform.machine()}-{digest}")
+    return str(caches / f"{platform.machine()}-{digest}")
 
 
 class Compilations:

@@ -23,6 +23,12 @@ ABANDONED = 86400.0  # seconds without a write after which any process counts as
 _TEMPORARY = re.compile(r".+?(?:\.([0-9a-f]{8}))?\.([1-9]\d{0,6})\.(?:tmp|export)")
 
 
+def user_caches() -> Path | None:
+    """Our folder among the user's caches; None if the user has no home."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(caches, "transformer-jax") if os.path.isabs(caches) else None
+
+
 def temporary_beside(path: Path, ending: str = "tmp") -> Path:
     """The name of a file or folder until it is whole; it tells `remove_leftovers` the owner."""
     return path.with_name(f"{path.name}.{host_id()}.{os.getpid()}.{ending}")
