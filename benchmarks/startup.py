@@ -1,15 +1,16 @@
 """Seconds from `python train.py` to the end of step 1.
 
     python benchmarks/startup.py
-    python benchmarks/startup.py --pairs 1000000 4000000 16000000
+    python benchmarks/startup.py --pairs 1000000 4000000 16000000 --picture=growth.png
 
 The first starts train.py again and again, in turns with an empty cache of compiled programs (cold)
 and a full one (warm), and stops it at its first line of metrics; data and tokenised text are ready.
 
 The second starts it twice for each number of pairs: once when nothing is ready but the text, and
-once when all is. The text is generated: words by Zipf's law, 22 in the median on a side, of which
-200,000 pairs are repeated. Memory is that of all processes together at the worst moment: what is
-theirs, and what they have mapped of the files (Linux says so).
+once when all is: tokens, tokenizer, rows of the batches, programs. The text is generated: words by
+Zipf's law, 22 in the median on a side, of which 200,000 pairs are repeated. Memory is that of all
+processes together at the worst moment: what is theirs, and what they have mapped of the files
+(Linux says so). --picture draws it all.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import timing
+from transformer.reports.pages import panels
 from transformer.runs import cli
 from transformer.runs.provenance import ROOT, conditions
 from transformer.system.paths import argument
@@ -42,6 +44,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, nargs="+", help="numbers of generated pairs")
     parser.add_argument("--folder", type=argument, help="where they go; else a temporary folder")
     parser.add_argument("--output", type=argument, help="a JSON file for the result")
+    parser.add_argument("--picture", type=argument, help="a PNG file for the result of --pairs")
     args, overrides = parser.parse_known_args()
     config = [f"--config={args.config}", *overrides]
 
@@ -51,6 +54,8 @@ def main() -> None:
             by_size = {str(pairs): of_pairs(pairs, config, place) for pairs in args.pairs}
             if args.output:
                 timing.write(args.output, {"conditions": conditions(), **by_size})
+            if args.picture:
+                draw(by_size, Path(args.picture))
             return
         seconds_to_step_1(config, place, cold=True)  # prepares the data
         starts = {
@@ -95,6 +100,24 @@ def of_pairs(pairs: int, config: Sequence[str], place: Path) -> dict[str, float]
     return found
 
 
+def draw(by_size: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Time, memory and disk against the number of pairs."""
+    figure, all_axes = panels(3, columns=3, height=3.4, width=12)
+    shown = {
+        "seconds to the end of step 1": ("new_seconds", "ready_seconds"),
+        "gigabytes of memory": ("new_memory", "ready_memory"),
+        "gigabytes on the disk": ("text", "tokens"),
+    }
+    for axes, (title, names) in zip(all_axes, shown.items(), strict=True):
+        for name in names:
+            points = [(int(x) / 1e6, found[name]) for x, found in by_size.items() if name in found]
+            axes.plot(*zip(*points, strict=True), "o-", label=name.partition("_")[0])
+        axes.set(title=title, xlabel="million pairs", xlim=(0, None), ylim=(0, None))
+        axes.grid(color="0.9")
+        axes.legend(frameon=False)
+    figure.write(path, dpi=130)
+
+
 def generated(count: int, seed: int) -> list[str]:
     """Lines of words by Zipf's law."""
     rng = np.random.default_rng(seed)
@@ -135,20 +158,21 @@ def seconds_to_step_1(
 
     watch: is called again and again meanwhile, with the number of the process.
     """
-    cache, workdir = place / "cache", place / "run"
+    caches, workdir = place / "caches", place / "run"
     shutil.rmtree(workdir, ignore_errors=True)
     if cold:
-        shutil.rmtree(cache, ignore_errors=True)
+        shutil.rmtree(caches, ignore_errors=True)
     fields = {"data.data_dir": place / "data", "training.log_every": 1}
     flags = [f"--workdir={workdir}", *(f"--config.{x}={y}" for x, y in fields.items())]
     metrics = workdir / "metrics.jsonl"
+    own = {"XDG_CACHE_HOME": caches, "JAX_COMPILATION_CACHE_DIR": caches / "programs"}
     with tempfile.TemporaryFile() as log:
         start = time.monotonic()
         with subprocess.Popen(
             [sys.executable, str(ROOT / "train.py"), *config, *flags],
             stdout=log,
             stderr=log,
-            env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)},
+            env=os.environ | {name: str(folder) for name, folder in own.items()},
         ) as process:
             try:
                 while not (metrics.exists() and metrics.stat().st_size):

@@ -17,7 +17,7 @@ import pytest
 from scripts import assert_refused, run, succeeded, toy_flags, write_toy
 from small_configs import sizes_of
 
-from benchmarks import attention_start, gpu, hlo, profile_summary, startup, timing
+from benchmarks import attention_start, gpu, hlo, profile_summary, since_2017, startup, timing
 from benchmarks.kinds import kind as kind_of
 from benchmarks.peers import check
 from benchmarks.profile_summary import Event, Trace
@@ -463,6 +463,8 @@ def test_startup(tmp_path, monkeypatch):
     assert 0 < found["ready_seconds"] < found["new_seconds"]
     assert 0.1 < found["ready_memory"] < 9
     assert found["tokens"] > 0
+    startup.draw({"120": found, "240": found}, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 
 # --- gpu.py -------------------------------------------------------------------------------
@@ -609,3 +611,38 @@ def test_table3():
     for folder in ("configs", "results/parsing"):
         refused = run("benchmarks/table3.py", f"--results={folder}", cwd=ROOT)
         assert_refused(refused, f"{folder} has no row of configs/sweeps/table3.py")
+
+
+def test_differences_from_the_model_of_2017():
+    """As in a t-test of two means, with a variance that all rows share."""
+
+    def recorded(*scores):
+        return [{"splits": {"test": {"scores": {"bleu": {"score": x}}}}} for x in scores]
+
+    rows = {"2017": recorded(30, 32), "a": recorded(35, 35, 38), "b": recorded(31.5)}
+    found = since_2017.differences(rows, "test")
+    deviation = math.sqrt((2 + 6) / 3)  # squares about the means, over degrees of freedom
+    assert found == {
+        "a": pytest.approx((5, deviation * math.sqrt(1 / 3 + 1 / 2))),
+        "b": pytest.approx((0.5, deviation * math.sqrt(1 + 1 / 2))),
+    }
+
+
+@pytest.mark.slow
+def test_the_table_since_2017(tmp_path):
+    """Names are changed: results of table3, as if they were of this sweep."""
+    for old, new in {"base": "2017", "C_d_model_256": "rotary"}.items():
+        for seed in range(3):
+            copy = tmp_path / f"{new}-{seed}.json"
+            copy.write_text((ROOT / "results" / "table3" / f"{old}-{seed}.json").read_text())
+    speed, picture = tmp_path / "speed", tmp_path / "differences.png"
+    speed.write_text('{"rows": {"rotary": {"over_first": {"median": 1.25}}}}')
+    flags = f"--results={tmp_path}", f"--speed={speed}", f"--picture={picture}", "--format=csv"
+    said = succeeded(run("benchmarks/since_2017.py", *flags, cwd=ROOT)).out.decode()
+    old, row = csv.DictReader(said.splitlines())
+    assert old["BLEU, validation"] == "30.17 ± 0.51"
+    assert (row["change"], row["significant"], row["time of a step"]) == ("rotary", "yes", "1.25")
+    assert float(row["difference"]) < -3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    refused = run("benchmarks/since_2017.py", "--results=results/parsing", cwd=ROOT)
+    assert_refused(refused, "--results=results/parsing lacks the row 2017")
