@@ -3,11 +3,11 @@
     python -m transformer lab --workdir=runs/demo
     python -m transformer lab --workdir=runs/demo --file=pairs.tsv --port=8017 --noopen
 
-The first line of standard output is the address of the page, which only this machine can open. Type
-a sentence. The page shows its pieces, the attention of all heads, the next token's probabilities and
-the beam as a tree; a click on a token goes on from there. Heads can be switched off or made uniform.
---file has a source, a tab and a target in each line (of BERT or a language model: a text); then a
-button shows which heads matter. Ctrl-C ends it.
+The first line of standard output is the address of the page, which only this machine can open.
+Type a sentence. The page shows its pieces, the attention of all heads, the next token's
+probabilities and the beam as a tree; a click on a token goes on from there. Heads can be switched
+off or made uniform. --file has a source, a tab and a target in each line (of BERT or a language
+model: a text); then a button shows which heads matter. Ctrl-C ends it.
 """
 
 from pathlib import Path

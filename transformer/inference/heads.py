@@ -84,10 +84,11 @@ def switched(
                 f"{'switch it off' if place.off and way != 'off' else 'leave it on'} instead"
             )
         for path, axis in arrays:
-            x = np.array(at(params, path))
-            size = x.shape[axis] // place.heads
-            np.moveaxis(x, axis, 0)[head * size : (head + 1) * size] = 0
-            put(params, path, x)
+            old = at(params, path)
+            new = np.array(old)
+            size = new.shape[axis] // place.heads
+            np.moveaxis(new, axis, 0)[head * size : (head + 1) * size] = 0
+            put(params, path, jax.device_put(new, old.sharding))  # else programs compile again
     return params
 
 
