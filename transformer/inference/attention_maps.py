@@ -123,8 +123,8 @@ def attentions_of_ids(
             f"a text has {longest} tokens, and attention is shown for {MOST_TOKENS} at most; "
             "shorten it"
         )
-    src_BS = _rows([[*sentence, EOS] for sentence in ids[0]])
-    tgt_in_BT = _rows([[BOS, *sentence] for sentence in ids[1]])
+    src_BS = padded([[*sentence, EOS] for sentence in ids[0]])
+    tgt_in_BT = padded([[BOS, *sentence] for sentence in ids[1]])
     forward = _pair_program(model.task.model)
     weights, steps = jax.device_get(forward(model.params, model.extra, src_BS, tgt_in_BT))
     maps = {name: _stacked(layers) for name, layers in bound.attention_maps(weights).items()}
@@ -186,7 +186,7 @@ def encoder_attention(model: TrainedModel, sentences: Sequence[Sequence[int]]) -
         tokens += [*_pieces(tokenizer, sentence), Token("[SEP]", -1, "[SEP]")]
     if len(ids) > (most := model.config.model.max_positions):
         raise UserError(f"the text has {len(ids)} tokens, and the model takes {most}; shorten it")
-    src_BS, types_BS = _rows([ids]), _rows([types]) % model.config.model.num_token_types
+    src_BS, types_BS = padded([ids]), padded([types]) % model.config.model.num_token_types
     forward = _encoder_program(model.task.model)
     size = len(ids)
     weights_LHSS = _stacked(forward(model.params, model.extra, src_BS, types_BS))[:, 0]
@@ -216,7 +216,7 @@ def _pieces(tokenizer: WordPiece, ids: Sequence[int]) -> list[Token]:
     return [Token(tokenizer.pieces[i], n, whole[n]) for i, n in zip(ids, places, strict=True)]
 
 
-def _rows(sentences: Sequence[Sequence[int]]) -> np.ndarray:
+def padded(sentences: Sequence[Sequence[int]]) -> np.ndarray:
     """The ids with padding; widths are few, so that programs are."""
     width = -(-max(map(len, sentences)) // WIDTHS) * WIDTHS
     return np.array([[*sentence, *[PAD] * (width - len(sentence))] for sentence in sentences])

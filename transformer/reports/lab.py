@@ -7,14 +7,14 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.vocabulary import EOS
+from transformer.data.vocabulary import EOS, PAD
 from transformer.data.wordpiece import MASK
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import Request, Sentence
@@ -23,6 +23,7 @@ from transformer.inference.attention_maps import (
     attentions_of_ids,
     bound_to,
     encoder_attention,
+    padded,
     token_text,
 )
 from transformer.inference.beam_tree import NEXT, Tree, TreeSearch
@@ -35,6 +36,7 @@ from transformer.system.reading import Count, parse_json
 
 MOST_BEAM = 16  # more would not be readable
 MOST_LINES = 500  # of the file that heads are measured on
+DIVERGED = "the model's numbers are not finite: its training has diverged; take another checkpoint"
 ROWS = 16  # texts with one hidden token each, at once
 
 
@@ -116,13 +118,13 @@ class Lab:
         with self.lock:
             params = self._params(_parsed(content, Measure)["switches"])
             if self.is_bert:
-                log_probs = _hidden(self.model, params, [ids for ids, _ in self._pairs])
+                log_probs = self._hidden(params)
             else:
                 sides = zip(*self._pairs, strict=True)
                 variables = params, self.model.extra
                 found = self.model.task.translator.forced.decode(variables, *map(list, sides))
                 log_probs = np.concatenate([x.log_probs_T for x in found])
-        return {"nll": _number(-float(np.mean(log_probs, dtype=np.float64)))}
+        return {"nll": -float(np.mean(log_probs, dtype=np.float64))}
 
     def answer(self, ask: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
@@ -156,7 +158,7 @@ class Lab:
             {
                 **node._asdict(),
                 "text": text(node.token),
-                "following": [[text(token), _number(p)] for token, p in node.following],
+                "following": [[text(token), p] for token, p in node.following],
             }
             for node in tree.nodes
         ]
@@ -190,23 +192,36 @@ class Lab:
         for number, part in enumerate(tokenizer.encode_batch(texts)):
             ids += [*([tokenizer.mask] if number else []), *part]
         maps, fills = encoder_attention(model, [ids]), []
-        places = [i + 1 for i, token in enumerate(ids) if token == tokenizer.mask]
-        if self.has_mask and places:
-            row = np.array([[tokenizer.cls, *ids, tokenizer.sep]])
-            width = -(-row.shape[1] // 16) * 16
-            row = np.pad(row, ((0, 0), (0, width - row.shape[1])))
-            log_probs_SK, token_SK = _fill_program(model.task.model)(params, model.extra, row)
-            for i in places:
-                each = zip(np.asarray(token_SK)[0, i], np.asarray(log_probs_SK)[0, i])
-                fills.append([[tokenizer.pieces[t], _number(math.exp(p))] for t, p in each])
+        places = [i for i, token in enumerate(ids, 1) if token == tokenizer.mask]
+        rows = [[tokenizer.cls, *ids, tokenizer.sep]] * len(places)
+        for log_probs_V in _predicted(model, params, rows, places):
+            best = np.argsort(-log_probs_V)[:NEXT]
+            fills.append([[tokenizer.pieces[i], math.exp(log_probs_V[i])] for i in best])
         return {
             "pieces": [[tokenizer.pieces[i], i] for i in ids],
             "fills": fills,
             "attention": self._page_data(maps, ask["source"], ""),
         }
 
+    def _hidden(self, params: Params) -> list[float]:
+        """The log-probability of each token of the file, hidden by itself.
+
+        Salazar et al. 2020, arXiv 1910.14659.
+        """
+        tokenizer, rows, places, labels = self.model.task.tokenizer, [], [], []
+        for ids, _ in self._pairs:
+            for place, label in enumerate(ids, 1):
+                row = [tokenizer.cls, *ids, tokenizer.sep]
+                row[place] = tokenizer.mask
+                rows.append(row)
+                places.append(place)
+                labels.append(label)
+        found = _predicted(self.model, params, rows, places)
+        return [log_probs_V[i] for log_probs_V, i in zip(found, labels, strict=True)]
+
     def _page_data(self, maps: Attention, source: str, target: str) -> dict[str, Any]:
-        maps = maps._replace(maps={name: np.nan_to_num(x) for name, x in maps.maps.items()})
+        if not all(np.isfinite(x).all() for x in maps.maps.values()):
+            raise UserError(DIVERGED)
         return page_data(self.model, maps, source, target)
 
     def _params(self, switches: Sequence[dict[str, Any]]) -> Params:
@@ -255,10 +270,8 @@ class Lab:
             return []
         sources, targets = map(list, zip(*pairs, strict=True))
         if not self.is_bert:
-            data, both = (
-                self.model.task.data,
-                self.model.task.translator.token_pairs(sources, targets),
-            )
+            data = self.model.task.data
+            both = self.model.task.translator.token_pairs(sources, targets)
             limits = data.max_source_length, data.max_target_length
         else:
             rows = self.model.task.tokenizer.encode_batch(targets)
@@ -280,50 +293,28 @@ def _parsed(content: bytes, kind: type) -> dict[str, Any]:
         raise UserError(f"the request cannot be used: {error}; reload the page") from error
 
 
-def _number(x: float) -> float | None:
-    """A number for JSON, which has no NaN."""
-    return x if math.isfinite(x) else None
-
-
 @functools.lru_cache(maxsize=2)
-def _fill_program(model: FunctionalModel) -> Any:
-    """The most probable tokens [B, S, NEXT] of each place, and their log-probabilities."""
+def _program(model: FunctionalModel) -> Any:
+    """The compiled log-probabilities [B, V] of BERT for a place in each row."""
 
     @jax.jit
-    def run(params, extra, tokens_BS):
-        return jax.lax.top_k(_log_probs(model.bind(params, extra), tokens_BS), NEXT)
+    def run(params, extra, tokens_BS, place_B1):
+        bound = model.bind(params, extra)
+        x_BSD, _ = bound.encode(tokens_BS, jnp.zeros_like(tokens_BS))
+        x_B1D = jnp.take_along_axis(x_BSD, place_B1[..., None], axis=1)
+        return jax.nn.log_softmax(bound.masked_lm_logits(x_B1D)[:, 0])
 
     return run
 
 
-def _log_probs(bound: Any, tokens_BS: jax.Array) -> jax.Array:
-    x_BSD, _ = bound.encode(tokens_BS, jnp.zeros_like(tokens_BS))
-    return jax.nn.log_softmax(bound.masked_lm_logits(x_BSD))
-
-
-@functools.lru_cache(maxsize=2)
-def _hidden_program(model: FunctionalModel) -> Any:
-    @jax.jit
-    def run(params, extra, tokens_BS, place_B, label_B):
-        rows_B = jnp.arange(len(place_B))
-        return _log_probs(model.bind(params, extra), tokens_BS)[rows_B, place_B, label_B]
-
-    return run
-
-
-def _hidden(model: TrainedModel, params: Params, texts: Sequence[Sequence[int]]) -> np.ndarray:
-    """The log-probability of each token, hidden by itself (Salazar et al. 2020, 1910.14659)."""
-    tokenizer, rows = model.task.tokenizer, []
-    width = -(-(max(map(len, texts)) + 2) // 16) * 16
-    for ids in texts:
-        row = np.pad([tokenizer.cls, *ids, tokenizer.sep], (0, width - len(ids) - 2))
-        for place, token in enumerate(ids, 1):
-            hidden = row.copy()
-            hidden[place] = tokenizer.mask
-            rows.append((hidden, place, token))
-    found, count, run = [], len(rows), _hidden_program(model.task.model)
-    rows += rows[:1] * (-count % ROWS)
+def _predicted(
+    model: TrainedModel, params: Params, rows: Sequence[Sequence[int]], places: Sequence[int]
+) -> Iterator[np.ndarray]:
+    """The log-probabilities [V] of the token at the place of each row."""
+    run, size = _program(model.task.model), max(map(len, rows), default=0)
     for start in range(0, len(rows), ROWS):
-        arrays = map(np.array, zip(*rows[start : start + ROWS], strict=True))
-        found.append(np.asarray(run(params, model.extra, *arrays)))
-    return np.concatenate(found)[:count]
+        own, at = rows[start : start + ROWS], places[start : start + ROWS]
+        missing = ROWS - len(own)
+        tokens_BS = padded([*own, *[[PAD] * size] * missing])
+        place_B1 = np.array([*at, *[0] * missing])[:, None]
+        yield from np.asarray(run(params, model.extra, tokens_BS, place_B1))[: len(own)]

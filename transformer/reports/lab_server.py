@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.reports.attention_page import as_script, page_of
-from transformer.reports.lab import Lab
+from transformer.reports.lab import DIVERGED, Lab
 from transformer.system.errors import UserError
 
 LOOPBACK = "127.0.0.1"
@@ -87,8 +87,13 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.answers[self.path](content)
         except UserError as error:
             self._refuse(400, " ".join(str(error).split()))
+            return
+        try:
+            text = json.dumps(answer, allow_nan=False)
+        except ValueError:  # a page can read no NaN
+            self._refuse(400, DIVERGED)
         else:
-            self._send(200, "application/json", json.dumps(answer).encode())
+            self._send(200, "application/json", text.encode())
 
     def _is_allowed(self, paths: Any, origin: str | None = None) -> bool:
         """False, once it has said so, for other hosts, origins and addresses."""
@@ -147,7 +152,8 @@ def serve(lab: Lab, port: int, *, opens: bool) -> None:
             signal.signal(number, stop)
         threading.Thread(target=_warm_up, args=[lab], daemon=True).start()
         if opens:
-            webbrowser.open(server.address)
+            # Not in this thread: a browser for terminals waits for the page.
+            threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
         server.serve_forever(poll_interval=0.1)
     for number in (signal.SIGINT, signal.SIGTERM):  # a second one does not wait
         signal.signal(number, signal.SIG_DFL)
