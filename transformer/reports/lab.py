@@ -151,6 +151,7 @@ class Lab:
             before = {"text": old.text, "score": old.score, "log_prob": old.log_prob, "now": now}
         source, target = task.tokenizers
 
+        @functools.cache
         def text(token: int) -> str:
             return "EOS" if token == EOS else token_text(target, token)
 
