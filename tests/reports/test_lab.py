@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import http.client
 import json
 import os
@@ -20,21 +21,25 @@ import pytest
 from scripts import environment
 from small_bert import CONFIG as BERT
 from small_bert import PIECES, WORDS
+from small_configs import model_config
 from small_models import log_probs, trained, trained_model
 from test_attention_maps import CONVOLUTIONAL, RNN, UNIVERSAL, WITHOUT
 from test_pages import EVIL, PHONE, SCRIPTS, in_a_browser
 from test_pages import tab as tab
 
+from configs import t_dmca
 from transformer.data.wordpiece import WordPiece
 from transformer.exports.workdir import export
 from transformer.inference.beam_tree import NEXT
 from transformer.inference.model import Model
+from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
 from transformer.models.family import build_model
 from transformer.reports.lab import MOST_BEAM, Lab
 from transformer.reports.lab_server import MOST_BYTES, LabServer
 from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
+from transformer.tasks.language_model import LanguageModel
 from transformer.tasks.masked_lm import MaskedLM, sizes_of
 from transformer.tasks.seq2seq import Seq2Seq
 
@@ -42,6 +47,7 @@ ASK = {
     **{"source": "one two", "beam": 3, "length_penalty": 0.6, "temperature": 0.0, "seed": 0},
     **{"beginning": "", "tokens": [], "switches": []},
 }
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 OFF = {"map": "cross", "layer": 0, "head": 1, "way": "off"}
 
 
@@ -73,8 +79,8 @@ def searched(model, sentence="one two", nbest=3, **decoding):
     [
         ({}, {}),
         ({"no_repeat_ngram": 2, "coverage_penalty": 0.3}, {"beam": 2, "length_penalty": 0.0}),
-        ({"beam_groups": 3, "diversity": 0.5, "beam_size": 3}, {"length_penalty": 1.4}),
-        ({"length_penalty_form": "power", "beam_size": 1}, {"beam": 1}),
+        slow({"beam_groups": 3, "diversity": 0.5, "beam_size": 3}, {"length_penalty": 1.4}),
+        slow({"length_penalty_form": "power", "beam_size": 1}, {"beam": 1}),
     ],
 )
 def test_the_outputs_are_those_of_the_search(model, run, ask):
@@ -123,7 +129,7 @@ def test_the_outputs_are_those_of_the_search(model, run, ask):
 
 def test_a_beginning_samples_and_switches(lab, model):
     plain = asked(lab)
-    assert [piece for piece, _ in plain["pieces"]][:1] == ["·"] or plain["pieces"]
+    assert "".join(piece for piece, _ in plain["pieces"]).replace("·", "") == "onetwo"
     # 1. A token of the tree as the beginning: all outputs go on from there.
     node = next(i for i, x in enumerate(plain["nodes"]) if x["parent"] == 0 and i not in
                 plain["outputs"][0]["path"] and x["state"] == "kept")  # fmt: skip
@@ -188,6 +194,31 @@ def test_other_families(random_params, base):
         changed = asked(lab, switches=[switch])
         assert changed["before"]["now"] != changed["before"]["log_prob"]
         assert lab.measure(json.dumps({"switches": [switch]}).encode())["nll"] > 0
+
+
+@pytest.mark.slow
+def test_a_decoder_alone_translates_or_continues(random_params):
+    changes = {"layers": "LMF", "block_length": 4, "num_heads": 2, "d_model": 14, "d_ff": 11}
+    base = model_config(DecoderOnlyConfig, t_dmca, **changes)
+    model = trained_model(random_params, base=base, search={"max_extra_length": 9})
+    switch = {"map": "decoder", "layer": 1, "head": 1, "way": "off"}
+    found = asked(Lab(model), switches=[switch])
+    assert found["before"]["now"] != found["before"]["log_prob"]
+    task = model.task
+    config = dataclasses.replace(task.translator.config, max_extra_length=30)
+    task = LanguageModel(task.data, task.tokenizers, task.model, config, task.mesh)
+    lab = Lab(dataclasses.replace(model, task=task), ["one two", "three"])
+    assert lab.facts()["kind"] == "text"
+    found = asked(lab)
+    assert "".join(piece for piece, _ in found["pieces"]).replace("·", "") == "onetwo"
+    assert all(x["text"].startswith("one two") for x in found["outputs"])
+    path = [found["nodes"][i]["token"] for i in found["outputs"][0]["path"]]
+    again = asked(lab, tokens=path[:-1])
+    assert again["outputs"][0]["text"].startswith(found["outputs"][0]["text"])
+    assert asked(lab, source="")["outputs"]
+    scored = task.score(model.params, model.extra, ["", ""], ["one two", "three"])
+    expected = -np.mean(np.concatenate([x.token_log_probs for x in scored]))
+    np.testing.assert_allclose(lab.measure(b'{"switches": []}')["nll"], expected, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +380,9 @@ def test_bad_values_get_one_line(server, changes, message):
     assert len(error) < 400
 
 
-@pytest.mark.parametrize("text", [EVIL, SCRIPTS, "a\0b", "\ud800 one", "\u202eone", "'\"`${1}"])
+@pytest.mark.parametrize(
+    "text", [slow(EVIL), slow(SCRIPTS), "a\0b", "\ud800 one", "\u202eone", "'\"`${1}"]
+)
 def test_any_text_has_an_answer(server, text):
     status, _, content = sent(server, content=json.dumps(ASK | {"source": text}).encode())
     assert status == 200, content
