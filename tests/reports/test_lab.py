@@ -55,6 +55,10 @@ def asked(lab, **changes):
     return lab.ask(json.dumps(ASK | changes).encode())
 
 
+def measured(lab, *switches):
+    return lab.measure(json.dumps(ASK | {"switches": switches}).encode())["nll"]
+
+
 @pytest.fixture(scope="module")
 def model(random_params):
     return trained(trained_model(random_params, search={"max_extra_length": 7}), 20)
@@ -145,13 +149,19 @@ def test_a_beginning_samples_and_switches(lab, model):
     samples = [asked(lab, temperature=1.5, seed=seed) for seed in (1, 1, 2)]
     texts = [[x["text"] for x in y["outputs"]] for y in samples]
     assert texts[0] == texts[1] != texts[2]
-    cold = asked(lab, temperature=0.001, beam=1)
-    assert cold["outputs"][0]["text"] == searched(model, beam_size=1, nbest=1)[0].text
+    cold = asked(lab, temperature=0.001)  # takes the most probable token each time
+    above = cold["nodes"][0]
+    for node in (cold["nodes"][i] for i in cold["outputs"][0]["path"][:-1]):
+        assert above["following"][0][0] == node["text"]
+        above = node
     # 3. Switches: the plain text under the changed model is what that model says of it.
+    asked(lab, temperature=1.5, seed=1)
     changed = asked(lab, switches=[OFF])
     before = changed["before"]
     assert before["text"] == plain["outputs"][0]["text"]
     assert before["log_prob"] == plain["outputs"][0]["log_prob"] != before["now"]
+    sampled = asked(lab, temperature=1.5, seed=2, switches=[OFF])
+    assert sampled["before"]["text"] == texts[2][0]
     params = lab._params([OFF])
     task = model.task
     tokens = [plain["nodes"][i]["token"] for i in plain["outputs"][0]["path"]]
@@ -166,7 +176,7 @@ def test_the_nll_of_the_file(lab, model):
         model.params, model.extra, ["one two", "three"], ["three", "one one two"]
     )
     expected = -np.mean(np.concatenate([x.token_log_probs for x in scored]))
-    nlls = [lab.measure(json.dumps({"switches": x}).encode())["nll"] for x in ([], [OFF])]
+    nlls = [measured(lab), measured(lab, OFF)]
     np.testing.assert_allclose(nlls[0], expected, rtol=1e-5)
     assert abs(nlls[1] - nlls[0]) > 1e-4
     for lines, message in (
@@ -178,7 +188,7 @@ def test_the_nll_of_the_file(lab, model):
         with pytest.raises(UserError, match=message):
             Lab(model, lines)
     with pytest.raises(UserError, match="add --file"):
-        Lab(model).measure(b'{"switches": []}')
+        measured(Lab(model))
 
 
 @pytest.mark.slow
@@ -193,7 +203,7 @@ def test_other_families(random_params, base):
         switch = {"map": name, "layer": 0, "head": layers[0][0] - 1, "way": "off"}
         changed = asked(lab, switches=[switch])
         assert changed["before"]["now"] != changed["before"]["log_prob"]
-        assert lab.measure(json.dumps({"switches": [switch]}).encode())["nll"] > 0
+        assert measured(lab, switch) > 0
 
 
 @pytest.mark.slow
@@ -218,7 +228,7 @@ def test_a_decoder_alone_translates_or_continues(random_params):
     assert asked(lab, source="")["outputs"]
     scored = task.score(model.params, model.extra, ["", ""], ["one two", "three"])
     expected = -np.mean(np.concatenate([x.token_log_probs for x in scored]))
-    np.testing.assert_allclose(lab.measure(b'{"switches": []}')["nll"], expected, rtol=1e-5)
+    np.testing.assert_allclose(measured(lab), expected, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +265,7 @@ def test_bert_fills_in_masks(bert):
         hidden = [tokenizer.cls, *words, tokenizer.sep]
         hidden[place] = tokenizer.mask
         log_prob += np.log(np.asarray(chances(np.array([[*hidden, 0]])[:, :5]))[place, word])
-    nll = lab.measure(b'{"switches": []}')["nll"]
+    nll = measured(lab)
     np.testing.assert_allclose(nll, -log_prob / 3, rtol=1e-4)
     switch = {"map": "encoder", "layer": 0, "head": 0, "way": "uniform"}
     assert asked(lab, source="one [MASK]", switches=[switch])["attention"]

@@ -5,6 +5,7 @@ Requests and answers are JSON; lab_server.py passes them on, lab.html shows them
 
 import dataclasses
 import functools
+import json
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -50,12 +51,6 @@ class Ask(NamedTuple):
     seed: Count
     beginning: str  # of the output
     tokens: list[Count]  # same, as ids; they go first
-    switches: list[Switch]
-
-
-class Measure(NamedTuple):
-    """A request for the nll of the file."""
-
     switches: list[Switch]
 
 
@@ -105,18 +100,23 @@ class Lab:
         facts = self.facts()
         ask = {name: facts[name] for name in ("beam", "length_penalty", "temperature")}
         ask |= {"source": "a", "seed": 0, "beginning": "", "tokens": [], "switches": []}
-        self.answer(ask)
+        self.ask(json.dumps(ask).encode())
 
     def ask(self, content: bytes) -> dict[str, Any]:
         """The answer to an `Ask`; raises UserError for values that it cannot have."""
-        return self.answer(_parsed(content, Ask))
+        with self.lock:
+            ask = _parsed(content)
+            params = self._params(ask["switches"])
+            if not ask["source"].strip() and (self.is_bert or not self.reads_text):
+                raise UserError("there is no sentence; type one")
+            return (self._filled if self.is_bert else self._searched)(params, ask)
 
     def measure(self, content: bytes) -> dict[str, Any]:
-        """The nll of a token of the file, with the switches of a `Measure`."""
+        """The nll of a token of the file, with the switches of an `Ask`."""
         if not self._pairs:
             raise UserError("the lab was started without a file; add --file=pairs.tsv")
         with self.lock:
-            params = self._params(_parsed(content, Measure)["switches"])
+            params = self._params(_parsed(content)["switches"])
             if self.is_bert:
                 log_probs = self._hidden(params)
             else:
@@ -126,17 +126,10 @@ class Lab:
                 log_probs = np.concatenate([x.log_probs_T for x in found])
         return {"nll": -float(np.mean(log_probs, dtype=np.float64))}
 
-    def answer(self, ask: dict[str, Any]) -> dict[str, Any]:
-        with self.lock:
-            params = self._params(ask["switches"])
-            if not ask["source"].strip() and (self.is_bert or not self.reads_text):
-                raise UserError("there is no sentence; type one")
-            return (self._filled if self.is_bert else self._searched)(params, ask)
-
     def _searched(self, params: Params, ask: dict[str, Any]) -> dict[str, Any]:
         task, extra = self.model.task, self.model.extra
         config, sentence = self._config(ask), self._sentence(ask)
-        settings = config, sentence.source.tolist(), sentence.prefix
+        settings = config, sentence.source.tolist(), *sentence[1:]
         before, tree = None, self._search((params, extra), sentence, config)
         if not ask["switches"]:
             self._before = settings, tree
@@ -287,9 +280,9 @@ class Lab:
         return list(zip(*both, strict=True))
 
 
-def _parsed(content: bytes, kind: type) -> dict[str, Any]:
+def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        return parse_json(content, kind)
+        return parse_json(content, Ask)
     except ValueError as error:  # and of bytes that are no UTF-8
         raise UserError(f"the request cannot be used: {error}; reload the page") from error
 
