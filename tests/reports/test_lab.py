@@ -399,6 +399,14 @@ def test_any_text_has_an_answer(server, text):
     assert json.loads(content)["outputs"]
 
 
+def test_a_model_that_has_diverged(server, lab, model, monkeypatch):
+    params = jax.tree.map(lambda x: x * np.nan, model.params)
+    monkeypatch.setattr(lab, "model", dataclasses.replace(model, params=params))
+    for path in ("ask", "measure"):
+        status, _, content = sent(server, path=path)
+        assert (status, "has diverged" in str(content)) == (400, True)
+
+
 def test_a_port_has_one_lab_and_a_closed_page_is_no_error(server, lab, capfd):
     with pytest.raises(UserError, match=r"cannot serve at port \d+: .*; give another --port"):
         LabServer(lab, server.server_address[1])

@@ -27,6 +27,7 @@ from transformer.decoding.translation import Translation, Translator
 from transformer.system.errors import UserError
 
 NEXT = 6  # continuations of which the probabilities are shown
+DIVERGED = "the model's numbers are not finite: its training has diverged; take another checkpoint"
 WIDTH = 32  # of shorter sources: one program serves most sentences
 
 
@@ -97,6 +98,8 @@ class TreeSearch:
         self._seen.clear()
         found = self._program(fixed)(variables, src_BS, inputs, knobs)
         jax.effects_barrier()
+        if any(np.isnan(x).any() for arrays in self._seen.values() for x in arrays):
+            raise UserError(DIVERGED)
         translations = self._translator.translations(jax.tree.map(np.asarray, found), 0)
         if not translations:
             raise UserError("no output fulfils all that is asked of it; ask for less")

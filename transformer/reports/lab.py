@@ -27,7 +27,7 @@ from transformer.inference.attention_maps import (
     padded,
     token_text,
 )
-from transformer.inference.beam_tree import NEXT, Tree, TreeSearch
+from transformer.inference.beam_tree import DIVERGED, NEXT, Tree, TreeSearch
 from transformer.inference.heads import Switch, places_of, switched
 from transformer.models.functional import FunctionalModel, Params
 from transformer.reports.attention_page import page_data
@@ -37,7 +37,6 @@ from transformer.system.reading import Count, parse_json
 
 MOST_BEAM = 16  # more would not be readable
 MOST_LINES = 500  # of the file that heads are measured on
-DIVERGED = "the model's numbers are not finite: its training has diverged; take another checkpoint"
 ROWS = 16  # texts with one hidden token each, at once
 
 

@@ -21,8 +21,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from transformer.inference.beam_tree import DIVERGED
 from transformer.reports.attention_page import as_script, page_of
-from transformer.reports.lab import DIVERGED, Lab
+from transformer.reports.lab import Lab
 from transformer.system.errors import UserError
 
 LOOPBACK = "127.0.0.1"
