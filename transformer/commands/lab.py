@@ -1,4 +1,4 @@
-"""A live page: the pieces, search, probabilities and heads of a model, as you type.
+"""A live page: a model's pieces, search, probabilities and heads, as you type.
 
     python -m transformer lab --workdir=runs/demo
     python -m transformer lab --workdir=runs/demo --file=pairs.tsv --port=8017 --noopen
