@@ -1,7 +1,8 @@
 """The search as a tree: every continuation that a beam weighed, and what became of it.
 
-The search itself is the usual one. Its strategy is wrapped: at each step it tells the host what it
-sees. The numbers that users of the lab change often are arguments of the compiled program.
+The search itself is the usual one. Its strategy is wrapped and keeps what it sees; its loop puts
+what each step saw into arrays. The numbers that users of the lab change often are arguments of the
+compiled program.
 """
 
 import copy
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.vocabulary import BOS, EOS, PAD
@@ -54,26 +56,46 @@ class Tree(NamedTuple):
 
 
 class _Watched:
-    """A strategy that tells what it sees: tell(step, name, *arrays)."""
+    """A strategy that keeps what it sees of a step, and the loop that keeps it of all steps."""
 
-    def __init__(self, strategy: Strategy, tell: Any):
-        self._strategy, self._tell = strategy, tell
+    def __init__(self, strategy: Strategy, longest: int):
+        self._strategy, self._longest = strategy, longest
+        self._seen: dict[str, jax.Array] = {}
+        self.history: dict[str, jax.Array] = {}  # the same by step, zeros after the last
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._strategy, name)
 
     def rescore(self, logits_NV: jax.Array, view: StepView) -> jax.Array:
         best = jax.lax.top_k(log_softmax(logits_NV), min(NEXT, view.vocab_size))
-        jax.debug.callback(functools.partial(self._tell, "following"), view.step, *best)
+        self._seen = dict(zip(("next_log_prob_NK", "next_NK"), best, strict=True))
         return self._strategy.rescore(logits_NV, view)
 
     def candidates(self, state, view, log_probs_BMV, live_log_probs_BM):
         index_BC = self._strategy.candidates(state, view, log_probs_BMV, live_log_probs_BM)
         index_C, V = index_BC[0], view.vocab_size
-        arrays = index_C // V, index_C % V, log_probs_BMV[0].reshape(-1)[index_C]
-        tell = functools.partial(self._tell, "candidates")
-        jax.debug.callback(tell, view.step, *arrays, live_log_probs_BM[0])
+        self._seen |= {"parent_C": index_C // V, "token_C": index_C % V}
+        self._seen |= {"log_prob_C": log_probs_BMV[0].reshape(-1)[index_C]}
+        self._seen |= {"live_M": live_log_probs_BM[0], "is_step": jnp.ones((), bool)}
         return index_BC
+
+    def loop(self, is_wanted: Callable, extend: Callable, state: Any) -> Any:
+        """`while_loop`. A cache that grows has several, one after another."""
+
+        def extended(carry):
+            state, history = carry
+            step, state = state.step, extend(state)
+            return state, {name: x.at[step].set(self._seen[name]) for name, x in history.items()}
+
+        if not self.history:
+            shapes = jax.eval_shape(lambda state: (extend(state), self._seen)[1], state)
+            self.history = {
+                name: jnp.zeros((self._longest, *x.shape), x.dtype) for name, x in shapes.items()
+            }
+        state, self.history = jax.lax.while_loop(
+            lambda carry: is_wanted(carry[0]), extended, (state, self.history)
+        )
+        return state
 
 
 class TreeSearch:
@@ -81,7 +103,6 @@ class TreeSearch:
 
     def __init__(self, translator: Translator):
         self._translator = translator
-        self._seen: dict[tuple[str, int], list[np.ndarray]] = {}
         self._program = functools.lru_cache(maxsize=32)(self._compiled)
 
     def __call__(self, variables: Variables, sentence: Sentence, config: DecodingConfig) -> Tree:
@@ -95,16 +116,14 @@ class TreeSearch:
         fixed = dataclasses.replace(
             config, length_penalty=1.0, temperature=float(config.temperature > 0)
         )
-        self._seen.clear()
-        found = self._program(fixed)(variables, src_BS, inputs, knobs)
-        jax.effects_barrier()
-        if any(np.isnan(x).any() for arrays in self._seen.values() for x in arrays):
+        found, history = jax.device_get(self._program(fixed)(variables, src_BS, inputs, knobs))
+        if any(np.isnan(x).any() for x in history.values()):
             raise UserError(DIVERGED)
-        translations = self._translator.translations(jax.tree.map(np.asarray, found), 0)
+        translations = self._translator.translations(found, 0)
         if not translations:
             raise UserError("no output fulfils all that is asked of it; ask for less")
         penalty = LENGTH_PENALTIES[config.length_penalty_form]
-        nodes = self._nodes(lambda n: float(penalty(np.float32(n), config.length_penalty)))
+        nodes = _nodes(history, lambda n: float(penalty(np.float32(n), config.length_penalty)))
         ways = [path_to(nodes, i) for i, x in enumerate(nodes) if x.state == "finished"]
         paths = {tuple(nodes[i].token for i in path): path for path in ways}
         return Tree(nodes, translations, [paths[tuple(x.tokens)] for x in translations])
@@ -114,44 +133,51 @@ class TreeSearch:
         translator.config = config
 
         def run(variables, src_BS, inputs, knobs):
+            watched = []
+
             def adjust(strategy: Strategy, settings: Settings) -> tuple[Any, Settings]:
                 if isinstance(strategy, Sample):
                     strategy = dataclasses.replace(strategy, temperature=knobs[1])
-                return _Watched(strategy, self._tell), settings._replace(alpha=knobs[0])
+                watched.append(_Watched(strategy, settings.longest))
+                return watched[0], settings._replace(alpha=knobs[0], loop=watched[0].loop)
 
             M = config.beam_size
-            return translator.find(variables, src_BS, inputs, beam_size=M, nbest=M, adjust=adjust)
+            found = translator.find(variables, src_BS, inputs, beam_size=M, nbest=M, adjust=adjust)
+            return found, watched[0].history
 
         return jax.jit(run)
 
-    def _tell(self, name: str, step: jax.Array, *arrays: jax.Array) -> None:
-        self._seen[name, int(step)] = [np.asarray(x) for x in arrays]
 
-    def _nodes(self, penalty: Callable[[int], float]) -> list[Node]:
-        nodes = [Node(-1, BOS, 1.0, 0.0, 0.0, "kept", self._following(0, 0))]
-        live: dict[int, int] | None = None  # the node in each slot; at first BOS in all
-        for step in range(sum(name == "candidates" for name, _ in self._seen)):
-            *candidates, live_M = self._seen["candidates", step]
-            slots, slot = {}, 0
-            for parent, token, log_prob in zip(*(x.tolist() for x in candidates), strict=True):
-                total = float(live_M[parent]) + log_prob
-                state = "finished" if token == EOS else "kept" if slot < len(live_M) else "dropped"
-                if token != PAD and total > -np.inf:
-                    following = self._following(step + 1, slot) if state == "kept" else []
-                    if state == "kept":
-                        slots[slot] = len(nodes)
-                    numbers = math.exp(log_prob), total, total / penalty(step + 1)
-                    above = 0 if live is None else live[parent]
-                    nodes.append(Node(above, token, *numbers, state, following))
-                slot += token != EOS
-            live = slots
-        return nodes
+def _nodes(history: dict[str, np.ndarray], penalty: Callable[[int], float]) -> list[Node]:
+    num_steps = int(history["is_step"].sum())
 
-    def _following(self, step: int, slot: int) -> list[tuple[int, float]]:
-        if ("following", step) not in self._seen:  # the search has ended
+    def following(step: int, slot: int) -> list[tuple[int, float]]:
+        if step == num_steps:  # the search has ended
             return []
-        log_probs_NK, token_NK = self._seen["following", step]
-        return list(zip(token_NK[slot].tolist(), np.exp(log_probs_NK[slot]).tolist(), strict=True))
+        chances = np.exp(history["next_log_prob_NK"][step, slot]).tolist()
+        return list(zip(history["next_NK"][step, slot].tolist(), chances, strict=True))
+
+    nodes = [Node(-1, BOS, 1.0, 0.0, 0.0, "kept", following(0, 0))]
+    live: dict[int, int] | None = None  # the node in each slot; at first BOS in all
+    for step in range(num_steps):
+        live_M = history["live_M"][step]
+        candidates = (
+            history[name][step].tolist() for name in ("parent_C", "token_C", "log_prob_C")
+        )
+        slots, slot = {}, 0
+        for parent, token, log_prob in zip(*candidates, strict=True):
+            total = float(live_M[parent]) + log_prob
+            state = "finished" if token == EOS else "kept" if slot < len(live_M) else "dropped"
+            if token != PAD and total > -np.inf:
+                if state == "kept":
+                    slots[slot] = len(nodes)
+                after = following(step + 1, slot) if state == "kept" else []
+                numbers = math.exp(log_prob), total, total / penalty(step + 1)
+                above = 0 if live is None else live[parent]
+                nodes.append(Node(above, token, *numbers, state, after))
+            slot += token != EOS
+        live = slots
+    return nodes
 
 
 def path_to(nodes: Sequence[Node], node: int) -> list[int]:
