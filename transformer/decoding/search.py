@@ -85,6 +85,7 @@ class Settings(NamedTuple):
     alpha: the exponent of the length penalty, at least 0.
     longest: a static bound on all `max_length_B`.
     nbest: how many hypotheses of a sentence must be the true best ones.
+    loop: repeats the steps; the lab's also keeps what each step saw.
     """
 
     beam_size: int
@@ -92,6 +93,7 @@ class Settings(NamedTuple):
     longest: int
     nbest: int = 1
     length_penalty: Callable[[jax.Array, float], jax.Array] = gnmt_length_penalty
+    loop: Callable[..., Any] = jax.lax.while_loop
 
 
 def beam_search(
@@ -298,7 +300,7 @@ def _in_parts(
     def settle(inputs, state, capacities, parts):
         for capacity in capacities:
             few = parts[0] if parts else 0
-            state = _growing(inputs, state, M, capacity, few, extend, unsettled)
+            state = _growing(inputs, state, settings, capacity, few, extend, unsettled)
         if not parts:
             return state.finished
         rows_b = jnp.argsort(~unsettled(inputs, state), stable=True)[: parts[0]]
@@ -312,14 +314,15 @@ def _in_parts(
     return settle(inputs, state, _capacities(state.cache, settings.longest), parts)
 
 
-def _growing(inputs, state, M, capacity, few, extend, unsettled) -> _State:
+def _growing(inputs, state, settings, capacity, few, extend, unsettled) -> _State:
     """Runs `extend` until the cache is full, or at most `few` sentences are unsettled."""
 
     def is_wanted(state: _State) -> jax.Array:
         return (unsettled(inputs, state).sum() > few) & (state.step < capacity)
 
-    state = state._replace(cache=with_capacity(state.cache, M, capacity))
-    return jax.lax.while_loop(is_wanted, functools.partial(extend, inputs), state)
+    cache = with_capacity(state.cache, settings.beam_size, capacity)
+    state = state._replace(cache=cache)
+    return settings.loop(is_wanted, functools.partial(extend, inputs), state)
 
 
 def _of_rows(inputs: _Inputs, state: _State, rows_b: jax.Array, M: int) -> tuple[_Inputs, _State]:

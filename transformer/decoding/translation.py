@@ -38,6 +38,7 @@ from transformer.decoding.mbr import by_utility
 from transformer.decoding.programs import LaidOut, Programs, Variables
 from transformer.decoding.rules import Coverage
 from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, Settings, beam_search
+from transformer.decoding.strategies import Strategy
 from transformer.decoding.word_alignment import word_alignment, words_of_tokens
 from transformer.models.cache import widened
 from transformer.models.functional import FunctionalModel
@@ -113,8 +114,12 @@ class Translator:
         beam_size: int,
         nbest: int,
         weight_layout: WeightLayout | None = None,
+        adjust: Callable[[Strategy, Settings], tuple[Strategy, Settings]] = lambda *parts: parts,
     ) -> Hypotheses:
-        """The compiled part. weight_layout: that of the variables, if it runs on a CPU."""
+        """The compiled part. weight_layout: that of the variables, if it runs on a CPU.
+
+        adjust: changes the strategy and the settings; for the lab, which looks on.
+        """
         c = self.config
         longest = c.longest(src_BS.shape[1])
         bound = self._model.bind(*variables, weight_layout=weight_layout)
@@ -127,6 +132,7 @@ class Translator:
             cache["attention"] = jnp.zeros(shape, jnp.float32)
         penalty = LENGTH_PENALTIES[c.length_penalty_form]
         settings = Settings(beam_size, c.length_penalty, longest, nbest, penalty)
+        strategy, settings = adjust(strategy, settings)
         found = beam_search(
             bound.decode_step, cache, inputs.max_length_B, settings, strategy, rules
         )
@@ -134,7 +140,7 @@ class Translator:
 
     def prepare(self, variables: Variables, texts: Sequence[str]) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once the programs for translating `texts`, the largest first."""
-        sentences = self._encode(list(map(Request, texts)), self.source_cut)
+        sentences = self.encode(list(map(Request, texts)), self.source_cut)
         parts, call = self._calls(variables, sentences, max(1, self.config.mbr))
         shapes = {shape for shape, _ in parts}
         programs = {}
@@ -166,9 +172,9 @@ class Translator:
         """
         wanted, nbest = nbest, max(nbest, self.config.mbr)
         self._check(nbest, requests)
-        encoded = self._encode(requests, source_cut)
+        encoded = self.encode(requests, source_cut)
         for number, sentence in enumerate(encoded, 1):
-            self._check_room(sentence, number, len(encoded))
+            self.check_room(sentence, number, len(encoded))
         parts, call = self._calls(variables, encoded, nbest)
         beam_size = self._beam_size(encoded, nbest)
         at_once = batches_at_once(self.mesh, [shape for shape, _ in parts], beam_size)
@@ -177,7 +183,7 @@ class Translator:
         done = 0
         for (_, members), found in zip(parts, searches, strict=True):
             for row, i in enumerate(members):
-                results[i] = self._translations(found, row)
+                results[i] = self.translations(found, row)
                 if not results[i]:
                     raise UserError(
                         f"sentence {i + 1} of {len(encoded)} has no translation of at most "
@@ -260,7 +266,8 @@ class Translator:
                 f"{getattr(c, name)}; leave one of them out"
             )
 
-    def _check_room(self, sentence: Sentence, number: int, total: int) -> None:
+    def check_room(self, sentence: Sentence, number: int, total: int) -> None:
+        """Raises UserError for requirements that fill the longest output."""
         longest = self.config.longest(len(sentence.source) - 1)
         for tokens, what in (
             (sentence.prefix, "prefix"),
@@ -280,7 +287,8 @@ class Translator:
         most = max((sum(map(len, sentence.phrases)) for sentence in sentences), default=0)
         return self.config.beam_size * (1 + most)
 
-    def _encode(self, requests: Sequence[Request], source_cut: int | None) -> list[Sentence]:
+    def encode(self, requests: Sequence[Request], source_cut: int | None) -> list[Sentence]:
+        """The requests in tokens."""
         texts, prefixes = ([request[i] for request in requests] for i in (0, 1))
         target = self.tokenizers.target
         sources = self.tokenizers.source.encode_batch(texts, num_threads=-1)
@@ -294,7 +302,8 @@ class Translator:
             encoded.append(Sentence(source, begin, phrases, words, request.number))
         return encoded
 
-    def _translations(self, found: Hypotheses, row: int) -> list[Translation]:
+    def translations(self, found: Hypotheses, row: int) -> list[Translation]:
+        """The outputs of a row, best first."""
         translations = []
         for tokens_L, token_log_probs_L, score, log_prob in zip(*(x[row] for x in found)):
             if score == -np.inf:

@@ -1,16 +1,17 @@
 """The attention weights of a trained model on a sentence pair, as arrays."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.vocabulary import BOS, EOS, FILLER, PAD, Tokenizer
 from transformer.data.wordpiece import CONTINUES, WordPiece
 from transformer.data.words import words_of
 from transformer.decoding.word_alignment import words_of_tokens
+from transformer.models.functional import FunctionalModel
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 
@@ -24,6 +25,7 @@ SIDES = {
 # The limit for source and target: weights between more tokens would fill the memory, and JAX would
 # end the process.
 MOST_TOKENS = 2048
+WIDTHS = 16  # rows have a multiple of so many tokens
 BLANK = "·"  # a token that decodes to no text by itself
 
 
@@ -99,12 +101,21 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
 
 def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[Attention]:
     """Applies `attention_of` to several pairs of source and target; for a model that translates."""
-    tokenizers, texts = model.task.tokenizers, zip(*pairs, strict=True)
-    ids = [
-        tokenizer.encode_batch(side, num_threads=1)
-        for tokenizer, side in zip(tokenizers, texts, strict=True)
-    ]
-    bound = bound_to(model)
+    texts = zip(*pairs, strict=True)
+    return attentions_of_ids(
+        model,
+        [
+            tokenizer.encode_batch(side, num_threads=1)
+            for tokenizer, side in zip(model.task.tokenizers, texts, strict=True)
+        ],
+    )
+
+
+def attentions_of_ids(
+    model: TrainedModel, ids: Sequence[Sequence[Sequence[int]]]
+) -> list[Attention]:
+    """Same for the token ids of all sources and of all targets, without EOS."""
+    tokenizers, bound = model.task.tokenizers, bound_to(model)
     words = bound.words
     longest = max(map(len, [*(sentence[::words] for sentence in ids[0]), *ids[1]]))
     if longest > MOST_TOKENS:
@@ -112,16 +123,10 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
             f"a text has {longest} tokens, and attention is shown for {MOST_TOKENS} at most; "
             "shorten it"
         )
-    src_BS = _rows([[*sentence, EOS] for sentence in ids[0]])
-    tgt_in_BT = _rows([[BOS, *sentence] for sentence in ids[1]])
-
-    @jax.jit
-    def forward(params, extra):
-        bound = model.task.model.bind(params, extra)
-        weights = bound(src_BS, tgt_in_BT, return_weights=True)[1]
-        return weights, bound.num_steps(src_BS, tgt_in_BT) if bound.halts else ()
-
-    weights, steps = jax.device_get(forward(model.params, model.extra))
+    src_BS = padded([[*sentence, EOS] for sentence in ids[0]])
+    tgt_in_BT = padded([[BOS, *sentence] for sentence in ids[1]])
+    forward = _pair_program(model.task.model)
+    weights, steps = jax.device_get(forward(model.params, model.extra, src_BS, tgt_in_BT))
     maps = {name: _stacked(layers) for name, layers in bound.attention_maps(weights).items()}
     found = []
     for b, (source_ids, target_ids) in enumerate(zip(*ids, strict=True)):
@@ -143,6 +148,19 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
     return found
 
 
+@functools.lru_cache(maxsize=4)
+def _pair_program(model: FunctionalModel) -> Any:
+    """The compiled weights of pairs, kept for the next ones of the same width."""
+
+    @jax.jit
+    def forward(params, extra, src_BS, tgt_in_BT):
+        bound = model.bind(params, extra)
+        weights = bound(src_BS, tgt_in_BT, return_weights=True)[1]
+        return weights, bound.num_steps(src_BS, tgt_in_BT) if bound.halts else ()
+
+    return forward
+
+
 def _positions(tokens: list[Token], words: int) -> list[Token]:
     """The facts of a source, for an encoder with one fact at each position."""
     if words == 1:
@@ -155,22 +173,34 @@ def _positions(tokens: list[Token], words: int) -> list[Token]:
 def _of_encoder(model: TrainedModel, first: str, second: str | None) -> Attention:
     tokenizer = model.task.tokenizer
     texts = [first] if second is None else [first, second]
+    return encoder_attention(model, tokenizer.encode_batch(texts))
+
+
+def encoder_attention(model: TrainedModel, sentences: Sequence[Sequence[int]]) -> Attention:
+    """The weights of an encoder-only model, for the ids of one or two sentences."""
+    tokenizer = model.task.tokenizer
     ids, types, tokens = [tokenizer.cls], [0], [Token("[CLS]", -1, "[CLS]")]
-    for number, sentence in enumerate(tokenizer.encode_batch(texts)):
+    for number, sentence in enumerate(sentences):
         ids += [*sentence, tokenizer.sep]
         types += [number] * (len(sentence) + 1)
         tokens += [*_pieces(tokenizer, sentence), Token("[SEP]", -1, "[SEP]")]
     if len(ids) > (most := model.config.model.max_positions):
         raise UserError(f"the text has {len(ids)} tokens, and the model takes {most}; shorten it")
+    src_BS, types_BS = padded([ids]), padded([types]) % model.config.model.num_token_types
+    forward = _encoder_program(model.task.model)
+    size = len(ids)
+    weights_LHSS = _stacked(forward(model.params, model.extra, src_BS, types_BS))[:, 0]
+    maps = {"encoder": weights_LHSS[:, :, :size, :size]}
+    return Attention(tokens, [], [], maps, "layer", {})
 
+
+@functools.lru_cache(maxsize=4)
+def _encoder_program(model: FunctionalModel) -> Any:
     @jax.jit
-    def forward(params, extra):
-        bound = model.task.model.bind(params, extra)
-        types_BS = jnp.array([types]) % model.config.model.num_token_types
-        return bound.encode(jnp.array([ids]), types_BS, return_weights=True)[1]
+    def forward(params, extra, tokens_BS, types_BS):
+        return model.bind(params, extra).encode(tokens_BS, types_BS, return_weights=True)[1]
 
-    weights_LHSS = _stacked(forward(model.params, model.extra))[:, 0]
-    return Attention(tokens, [], [], {"encoder": weights_LHSS}, "layer", {})
+    return forward
 
 
 def _pieces(tokenizer: WordPiece, ids: Sequence[int]) -> list[Token]:
@@ -186,9 +216,10 @@ def _pieces(tokenizer: WordPiece, ids: Sequence[int]) -> list[Token]:
     return [Token(tokenizer.pieces[i], n, whole[n]) for i, n in zip(ids, places, strict=True)]
 
 
-def _rows(sentences: Sequence[Sequence[int]]) -> jax.Array:
-    width = max(map(len, sentences))
-    return jnp.array([[*sentence, *[PAD] * (width - len(sentence))] for sentence in sentences])
+def padded(sentences: Sequence[Sequence[int]]) -> np.ndarray:
+    """The ids with padding; widths are few, so that programs are."""
+    width = -(-max(map(len, sentences)) // WIDTHS) * WIDTHS
+    return np.array([[*sentence, *[PAD] * (width - len(sentence))] for sentence in sentences])
 
 
 def by_words(tokens: Sequence[Token]) -> tuple[list[str], np.ndarray]:
@@ -221,8 +252,14 @@ def _stacked(layers: Sequence[jax.Array]) -> np.ndarray:
 def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Token]:
     words = words_of_tokens(tokenizer, ids)
     whole = words_of(tokenizer.decode(ids)) or [""]
-    texts = [tokenizer.decode([i]) or BLANK for i in ids]
-    # A byte is only part of a letter, so its name, such as <0xE6>, says more.
-    texts = [tokenizer.pieces[i] if "\ufffd" in text else text for i, text in zip(ids, texts)]
-    tokens = [Token(text, word, whole[word]) for text, word in zip(texts, words, strict=True)]
+    tokens = [
+        Token(token_text(tokenizer, i), word, whole[word])
+        for i, word in zip(ids, words, strict=True)
+    ]
     return [*tokens, Token("EOS", -1, "EOS")]
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    text = tokenizer.decode([token]) or BLANK
+    # A byte is only part of a letter, so its name, such as <0xE6>, says more.
+    return tokenizer.pieces[token] if "\ufffd" in text else text

@@ -21,6 +21,8 @@ from transformer.runs.restore import TrainedModel
 TEMPLATE = Path(__file__).with_name("attention_page.html")
 # A page with more weights has them in 8 bits instead of 16.
 MANY_WEIGHTS = 4_000_000
+# Of a file, which no server serves.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 # Masks of more tokens would not be readable.
 MOST_MASKED = 24
 
@@ -38,8 +40,34 @@ ABOUT = {
 
 def attention_page(model: TrainedModel, found: Attention, source: str, target: str) -> str:
     """One self-contained HTML file about a sentence pair."""
+    text = as_script(page_data(model, found, source, target))
+    drawn = {name: draw() for name, draw in pictures(model, found).items()}
+    more = "".join(
+        f"<h2>{name.replace('_', ' ').capitalize()}</h2><p>{ABOUT[name]}</p>"
+        f'<div class="wide">{image(picture.drawn("png"), ABOUT[name])}</div>'
+        for name, picture in drawn.items()
+        if picture
+    )
+    return page_of(text, POLICY, pictures=more)
+
+
+def page_of(data: str, policy: str, lab: str = "", pictures: str = "") -> str:
+    """The page of attention, for data from `as_script`; lab: the rest of the live page."""
+    page = TEMPLATE.read_text(encoding="utf-8").replace("__POLICY__", policy)
+    page = page.replace("__LAB__", lab).replace("__PICTURES__", pictures)
+    return page.replace("__DATA__", data)
+
+
+def as_script(data: Any) -> str:
+    """JSON for a script element, which only these characters could end or make a comment of."""
+    text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e")
+    return text.replace("&", "\\u0026")
+
+
+def page_data(model: TrainedModel, found: Attention, source: str, target: str) -> dict[str, Any]:
+    """The numbers and tokens that the page draws."""
     bits = 16 if sum(x.size for x in found.maps.values()) <= MANY_WEIGHTS else 8
-    data: dict[str, Any] = {
+    return {
         "name": model.workdir.resolve().name,
         "source": source,
         "target": target,
@@ -57,17 +85,6 @@ def attention_page(model: TrainedModel, found: Attention, source: str, target: s
             for key, weights in found.maps.items()
         },
     }
-    # Within a script element only these could end it, or begin a comment.
-    text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    drawn = {name: draw() for name, draw in pictures(model, found).items()}
-    more = "".join(
-        f"<h2>{name.replace('_', ' ').capitalize()}</h2><p>{ABOUT[name]}</p>"
-        f'<div class="wide">{image(picture.drawn("png"), ABOUT[name])}</div>'
-        for name, picture in drawn.items()
-        if picture
-    )
-    template = TEMPLATE.read_text(encoding="utf-8")
-    return template.replace("__PICTURES__", more).replace("__DATA__", text)
 
 
 def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Picture | None]]:
