@@ -5,6 +5,7 @@ From standard input to standard output, from file to file, or at a prompt:
     python translate.py --workdir=runs/demo < input.txt > output.txt
     python translate.py --workdir=runs/demo --input=input.txt.gz --output=output.txt
     python translate.py --workdir=runs/demo
+    python translate.py --workdir=models/nllb --target_language=fra_Latn
     paste input.txt output.txt | python translate.py --workdir=runs/demo --score
 """
 
@@ -16,12 +17,12 @@ from absl import flags
 
 from transformer.decoding.config import MOST_OUTPUTS, POLICIES
 from transformer.inference.formats import FORMATS
-from transformer.runs.model_flags import define_flags
+from transformer.runs.model_flags import define_flags, language_flags
 from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
-restore_model = define_flags()
+restore_model = define_flags(language_flags())
 INPUT = DEFINE_path(
     "input", None, "UTF-8 text, plain or packed, one sentence a line; standard input if none."
 )

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 from absl import logging
@@ -125,10 +125,23 @@ class Tokenizers(NamedTuple):
         """The hash of each different tokenizer: one if joint, else two."""
         return [tokenizer.sha256 for tokenizer in dict.fromkeys(self)]
 
+    def for_languages(self, languages: Mapping[str, str]) -> Self:
+        """Those for lines of two languages, by the fields of the data section that name them.
+
+        Raises UserError for a language that a vocabulary with languages does not have.
+        """
+        sides = zip(self, languages.items(), strict=False)
+        found = [x.for_language(code, f"data.{field}") for x, (field, code) in sides]
+        return type(self)(*found) if found else self
+
     def save(self, workdir: str | os.PathLike) -> None:
-        """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model."""
-        names = (_JOINT,) if self.source is self.target else _SEPARATE
-        for name, tokenizer in zip(names, self, strict=False):
+        """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model.
+
+        The files name no language: the config does.
+        """
+        source, target = (tokenizer.for_language("") for tokenizer in self)
+        names = (_JOINT,) if source is target else _SEPARATE
+        for name, tokenizer in zip(names, (source, target), strict=False):
             write_atomically(pathlib.Path(workdir) / name, tokenizer.model_bytes)
 
     @classmethod

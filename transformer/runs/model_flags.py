@@ -15,6 +15,7 @@ from transformer.system.paths import DEFINE_path, DEFINE_paths
 if TYPE_CHECKING:
     from transformer.runs.restore import TrainedModel
 
+LANGUAGES = "source_language", "target_language"
 DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig))
 
 
@@ -68,6 +69,7 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
 
     def restore_chosen(task: str | None = None, **instead: Any) -> "TrainedModel":
         from transformer.runs.restore import as_one, restore
+        from transformer.tasks.seq2seq import NO_LANGUAGES
 
         if workdir.value is None:
             raise UserError("--workdir is missing; give the work directory of a training run")
@@ -84,6 +86,9 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         directories = [workdir.value, *others]
         options = {**which, "overrides": changes, "trust_paths": trust_paths.value}
         models = [restore(Path(name).expanduser(), **options) for name in directories]
+        for name in LANGUAGES:
+            if changes.get(f"data.{name}") and not models[0].task.tokenizers.source.languages:
+                raise UserError(f"--{name} is given, and {NO_LANGUAGES}")
         if task not in (None, models[0].config.task.name):
             raise UserError(
                 f"{models[0].workdir} is a run of the task {models[0].config.task.name}; give the "
@@ -92,6 +97,20 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen
+
+
+def language_flags() -> dict[str, flags.FlagHolder]:
+    """Flags for another direction of a model of many, by field; for `define_flags`."""
+    sides = zip(LANGUAGES, ("source", "target"), strict=True)
+    return {
+        f"data.{name}": flags.DEFINE_string(
+            name,
+            None,
+            f"The {side}'s language, by its code, instead of the config's; for the vocabularies of "
+            "M2M100 and NLLB.",
+        )
+        for name, side in sides
+    }
 
 
 def _decoding_flags() -> dict[str, flags.FlagHolder]:
