@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from absl import logging
 
-from transformer.data import marian_vocabulary, sentencepiece
+from transformer.data import m2m_vocabulary, marian_vocabulary, sentencepiece
 from transformer.data.cleaning import OFF, Cleaning, reason
 from transformer.data.pairs import Pair, PairSource
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
@@ -88,6 +88,8 @@ def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer mode
     """The tokenizer with these `model_bytes`; raises UserError for other bytes."""
     if model_bytes.startswith(marian_vocabulary.BEGINNING):
         return marian_vocabulary.MarianTokenizer(model_bytes, name)
+    if model_bytes.startswith(m2m_vocabulary.BEGINNING):
+        return m2m_vocabulary.M2MTokenizer(model_bytes, name)
     kind = SubwordNmtTokenizer if model_bytes.startswith(b"{") else SentencePieceTokenizer
     return kind(model_bytes, name)
 
