@@ -213,9 +213,10 @@ class HubWeights(Mapping[str, np.ndarray]):
             return self[name]
         chosen = np.empty((len(rows), *shape[1:]), np.float32)
         for start in range(0, shape[0], AT_ONCE):
-            (here,) = np.nonzero((rows >= start) & (rows < start + AT_ONCE))
+            stop = min(start + AT_ONCE, shape[0])
+            (here,) = np.nonzero((rows >= start) & (rows < stop))
             if here.size:
-                part = self._part(name, slice(start, start + AT_ONCE))
+                part = self._part(name, slice(start, stop))
                 chosen[here] = part[rows[here] - start]
         return chosen
 
