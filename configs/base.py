@@ -151,8 +151,9 @@ def get_config() -> ConfigDict:
     config.model.norm = "post"
     config.model.normalization = "layer_norm"  # layer_norm or rms_norm
     config.model.norm_epsilon = 1e-6  # added to the variance
-    # sinusoidal, or learned (Table 3, row E), added to embeddings. In self-attention: rotary;
-    # relative (Shaw et al.), or relative_keys without its values; t5; alibi. Or none.
+    # sinusoidal, or learned (Table 3, row E), or fairseq (the sinusoids of M2M100 and NLLB-200),
+    # added to embeddings. In self-attention: rotary; relative (Shaw et al.), or relative_keys
+    # without its values; t5; alibi. Or none.
     config.model.positions = "sinusoidal"
     # relative: further distances count as this one; t5: as in the last bucket. 0: 16 and 128.
     config.model.max_distance = 0
@@ -167,6 +168,8 @@ def get_config() -> ConfigDict:
     # each times a learned mask. More than 1 for the facts of bAbI alone (docs/algorithmic.md).
     config.model.words_per_position = 1
     config.model.output_bias = False  # of the output layer; models of Marian have one
+    # The decoder begins with the embedding of EOS, not of BOS; as in M2M100 and NLLB-200.
+    config.model.starts_with_eos = False
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX or AVX-512 BF16.
     # Parameters, softmax, normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"

@@ -27,9 +27,8 @@ OUTPUT = DEFINE_path("output", None, "The work directory to make.")
 
 def main() -> None:
     from transformer.exports.folder import check_is_new
-    from transformer.exports.import_marian import read
     from transformer.exports.workdir import export
-    from transformer.runs import cli
+    from transformer.runs import cli, init_from
     from transformer.runs.run_config import Config
     from transformer.system import distributed
 
@@ -37,6 +36,6 @@ def main() -> None:
     folder, output = given(FOLDER, OUTPUT)
     output = Path(os.path.normpath(output))
     check_is_new(output)
-    model = read(folder, Config.from_dict(cli.config_of(CONFIG)))
+    model = init_from.of_hub(folder, Config.from_dict(cli.config_of(CONFIG)))
     export(model, output)
     print(f"written  {output}, with tokenizer.vocab_size={model.config.tokenizer.vocab_size}")

@@ -30,8 +30,8 @@ from transformer.system.reading import checked, parse_json, read_plain
 BEGINNING = b'{"m2m_language": '  # of model_bytes
 SENTENCEPIECE = "sentencepiece.bpe.model"
 _THEIRS = ["<s>", "<pad>", "</s>", "<unk>"]  # their first ids
-# Ours. A target begins with </s> there, so BOS is a copy of EOS; <s> is a piece like others.
-_OURS = ["<pad>", "</s> that begins a target", "</s>", "<unk>"]
+# Ours. A target begins with </s> there; model.starts_with_eos does that, so BOS is <s>.
+_OURS = ["<pad>", "<s>", "</s>", "<unk>"]
 _MADE_UP = "madeupword"  # names the rows of their table that no token has: at most 8
 _MOST_MADE_UP = 8
 # Each special token has one of these, so most lines need no closer look.
@@ -163,7 +163,6 @@ def read(folder: Path, vocab_size: int) -> tuple[M2MTokenizer, np.ndarray]:
     """The tokenizer of a folder of the hub, and for each of its ids the row of their table.
 
     M2M100 has a vocab.json; the ids of NLLB are those of its SentencePiece model, and one more.
-    BOS has the row of </s>, with which targets begin there.
     Raises UserError for a folder whose files do not fit each other, or vocab_size.
     """
     import sentencepiece
@@ -215,7 +214,7 @@ def read(folder: Path, vocab_size: int) -> tuple[M2MTokenizer, np.ndarray]:
             f"vocab_size of {vocab_size} in its config.json; {ADVICE}"
         )
     theirs = [by_id.get(i, f"{_MADE_UP}{i}") for i in range(vocab_size)]
-    first = [1, 2, 2, 3]
+    first = [1, 0, 2, 3]
     order = [*first, *(i for i in range(vocab_size) if i not in first)]
     pieces = [*_OURS, *(theirs[i] for i in order[UNK + 1 :])]
     try:
