@@ -219,12 +219,13 @@ class Translator:
         both = self.token_pairs(sources, targets)
         forced = self.forced.decode(variables, *both, attention=alignments, progress=progress)
         penalty = LENGTH_PENALTIES[self.config.length_penalty_form]
-        results = []
+        results, given = [], len(self.tokenizers.target.beginning)
         for text, source, target, found in zip(targets, *both, forced, strict=True):
-            found.log_probs_T[: len(self.tokenizers.target.beginning)] = 0.0
-            log_prob = float(found.log_probs_T.sum(dtype=np.float64))
+            log_probs_T = np.array(found.log_probs_T)
+            log_probs_T[:given] = 0.0
+            log_prob = float(log_probs_T.sum(dtype=np.float64))
             score = log_prob / float(penalty(len(target), self.config.length_penalty))
-            tokens, log_probs = target.tolist(), found.log_probs_T.tolist()
+            tokens, log_probs = target.tolist(), log_probs_T.tolist()
             pairs = self._pairs(source, target, found) if alignments else None
             results.append(Translation(text, score, log_prob, tokens, log_probs, pairs))
         return results
