@@ -79,7 +79,7 @@ class M2MTokenizer(Tokenizer):
             ) from error
         self.model_bytes, self.language = model_bytes, code
         self.vocab_size = len(self._pieces)
-        self._name, self._special = name, special
+        self._name, self.special = name, special
         longest_first = sorted(special, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})").split
         self._no_text = {*range(UNK + 1), *(self._ids[piece] for piece in special)}
@@ -93,6 +93,10 @@ class M2MTokenizer(Tokenizer):
     @property
     def sentencepiece_model(self) -> bytes:
         return self._processor.serialized_model_proto()
+
+    @property
+    def sentencepiece_pieces(self) -> list[str]:
+        return [self._processor.id_to_piece(i) for i in range(self._processor.vocab_size())]
 
     def for_language(self, code: str, field: str = "the language") -> Self:
         if code and code not in self.languages:

@@ -19,6 +19,12 @@ from transformer.system.packages import optional_module
 
 MAX_POSITIONS = 1024  # of the table that they compute; longer sentences are an error there
 SYSTEM = "Hugging Face's Marian"
+_IDS = {
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": BOS,
+}
 KNOWN = "model.feed_forward_bias", "model.output_bias", "decoding.no_repeat_ngram"
 
 
@@ -57,21 +63,8 @@ def write(model: TrainedModel, folder: Path) -> None:
         to_theirs(model.params, config), folder / "model.safetensors", {"format": "pt"}
     )
     write_json(folder / "config.json", config_of(config, tokenizers.vocab_sizes))
-    decoding = model.task.translator.config
-    write_json(
-        folder / "generation_config.json",
-        {
-            "pad_token_id": PAD,
-            "bos_token_id": BOS,
-            "eos_token_id": EOS,
-            "decoder_start_token_id": BOS,
-            "forced_eos_token_id": EOS,
-            "bad_words_ids": [[PAD], [BOS]],
-            "num_beams": decoding.beam_size,
-            "no_repeat_ngram_size": decoding.no_repeat_ngram,
-            "max_length": 512,
-        },
-    )
+    search = {"forced_eos_token_id": EOS, "bad_words_ids": [[PAD], [BOS]]}
+    write_json(folder / "generation_config.json", _IDS | search | search_of(model))
 
 
 def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[str, Any]:
@@ -80,10 +73,22 @@ def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[s
     return {
         "model_type": "marian",
         "architectures": ["MarianMTModel"],
-        "is_encoder_decoder": True,
-        "dtype": "float32",
         "vocab_size": source_vocab,
         "decoder_vocab_size": target_vocab,
+        "static_position_embeddings": True,
+        "share_encoder_decoder_embeddings": config.share_embeddings == "all",
+        "tie_word_embeddings": config.share_embeddings != "none",
+        "forced_eos_token_id": EOS,
+        **_IDS,
+        **fields_of(config),
+    }
+
+
+def fields_of(config: TransformerConfig) -> dict[str, Any]:
+    """The fields of config.json that Marian and M2M100 share."""
+    return {
+        "is_encoder_decoder": True,
+        "dtype": "float32",
         "d_model": config.d_model,
         **{f"{side}_attention_heads": config.num_heads for side in ("encoder", "decoder")},
         **{f"{side}_ffn_dim": config.d_ff for side in ("encoder", "decoder")},
@@ -94,15 +99,17 @@ def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[s
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
         "scale_embedding": config.scale_embeddings,
-        "static_position_embeddings": True,
         "max_position_embeddings": MAX_POSITIONS,
-        "share_encoder_decoder_embeddings": config.share_embeddings == "all",
-        "tie_word_embeddings": config.share_embeddings != "none",
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
-        "forced_eos_token_id": EOS,
+    }
+
+
+def search_of(model: TrainedModel) -> dict[str, Any]:
+    """The fields of generation_config.json that Marian and M2M100 share."""
+    decoding = model.task.translator.config
+    return {
+        "num_beams": decoding.beam_size,
+        "no_repeat_ngram_size": decoding.no_repeat_ngram,
+        "max_length": 512,
     }
 
 
