@@ -10,11 +10,13 @@ docs/exporting.md has more.
 import os
 from pathlib import Path
 
+from absl import flags
 from ml_collections import config_flags
 
 from transformer import configs
 from transformer.system.commands import script
-from transformer.system.paths import DEFINE_path, given
+from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path, DEFINE_paths, given
 
 DEFAULT = configs.FOLDER / "opus_mt.py"
 
@@ -23,10 +25,17 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 FOLDER = DEFINE_path("folder", None, "The folder of the Marian model.")
 OUTPUT = DEFINE_path("output", None, "The work directory to make.")
+LANGUAGES = flags.DEFINE_list(
+    "languages",
+    None,
+    "Keep only these languages and the pieces of --text in the vocabulary of M2M100 or NLLB.",
+)
+TEXT = DEFINE_paths("text", None, "Files whose pieces --languages keeps.")
 
 
 def main() -> None:
     from transformer.exports.folder import check_is_new
+    from transformer.exports.trimming import table, trimmed
     from transformer.exports.workdir import export
     from transformer.runs import cli, init_from
     from transformer.runs.run_config import Config
@@ -36,6 +45,12 @@ def main() -> None:
     folder, output = given(FOLDER, OUTPUT)
     output = Path(os.path.normpath(output))
     check_is_new(output)
+    if bool(LANGUAGES.value) != bool(TEXT.value):
+        raise UserError("--languages and --text belong together; give both, or neither")
     model = init_from.of_hub(folder, Config.from_dict(cli.config_of(CONFIG)))
+    if LANGUAGES.value:
+        full, model = model, trimmed(model, LANGUAGES.value, TEXT.value)
+        print(table(full, model))
+        del full
     export(model, output)
     print(f"written  {output}, with tokenizer.vocab_size={model.config.tokenizer.vocab_size}")

@@ -16,6 +16,7 @@ import numpy as np
 
 from transformer.data.hub_files import ADVICE, HubConfig, check_ids
 from transformer.data.languages import language
+from transformer.data.pairs import CHUNK, in_chunks
 from transformer.data.vocabulary import (
     LINE_BREAKS,
     UNK,
@@ -143,6 +144,37 @@ class M2MTokenizer(Tokenizer):
             "M2M100 or NLLB, whose merges are not known; set tokenizer.sampling_alpha to 0"
         )
 
+    def trimmed(self, codes: Iterable[str], texts: Iterable[str]) -> tuple[Self, np.ndarray]:
+        """A smaller tokenizer that takes these texts apart in the same way; and its ids here.
+
+        It has the special tokens, those of the languages `codes`, the pieces of the texts, and all
+        single characters. Where SentencePiece would take another piece, it takes its parts.
+        """
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+        used: set[str] = set()
+        for chunk in in_chunks(map(without_surrogates, texts), CHUNK):
+            for line in self._processor.encode(chunk, out_type=str):
+                used.update(line)
+        special = [x for x in self.special if x[0] == "<" or x.strip("_") in codes]
+        gone = {*self.special} - {*special}
+        kept = [
+            i
+            for i, piece in enumerate(self._pieces)
+            if i <= UNK
+            or piece in special
+            or (piece in used and piece not in gone)
+            or len(piece) == 1
+        ]
+        pieces = [self._pieces[i] for i in kept]
+        # Pieces that the list of ids lacks are unknown tokens, and stay so.
+        proto, used = ModelProto.FromString(self.sentencepiece_model), used | {*pieces}
+        for piece in proto.pieces:
+            if piece.type == piece.NORMAL and piece.piece not in used and len(piece.piece) > 1:
+                piece.type = piece.UNUSED
+        model_bytes = to_bytes(pieces, special, proto.SerializeToString())
+        return type(self)(model_bytes, self._name), np.array(kept)
+
     def decode(self, ids: Iterable[int]) -> str:
         """See Tokenizer; special pieces, and UNK among them, are left out."""
         pieces = (self._pieces[token] for token in until_eos(ids) if token not in self._no_text)
@@ -201,6 +233,8 @@ def read(folder: Path, vocab_size: int) -> tuple[M2MTokenizer, np.ndarray]:
         raise UserError(f"{names} does not begin with {' '.join(_THEIRS)}; {ADVICE}")
     # 2. Those of special tokens.
     special = {piece: ids[piece] for piece in _THEIRS} | _special_tokens(folder, len(ids))
+    if names == path and any(x.startswith("_") for x in special):
+        raise UserError(f"{folder} names languages as M2M100 does, and has no vocab.json; {ADVICE}")
     for piece, i in special.items():
         if not _MAY_BE_SPECIAL.search(piece):
             raise UserError(f"{folder} adds the token {piece!r}, which ours does not know")
