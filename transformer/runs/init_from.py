@@ -41,7 +41,8 @@ NAMED = 10  # classes listed in a log line
 def with_its_model(config: Config, workdir: Path, given: Collection[str]) -> Config:
     """The config with the model and the tokenizer of training.init_from.
 
-    given: fields set by flags, such as model.d_model, which stay. `load` refuses what does not fit.
+    given: fields set by flags, such as model.d_model, which stay. `load` refuses what does not fit;
+    flags that do not fit a folder of the hub are refused here.
     A run that has begun has these fields in its own config.
     """
     origin = Path(local(config.training.init_from, "training.init_from"))
@@ -54,6 +55,7 @@ def with_its_model(config: Config, workdir: Path, given: Collection[str]) -> Con
     elif is_hub_folder(source):
         with _named():
             other = _pretrained(source, config).config
+        _check_fits(source, _what_is_shared(other), _what_is_shared(config), given)
     else:
         return config  # nothing is there, which `load` reports
     fields, found = run_config.flat(config), _what_is_shared(other)
@@ -83,8 +85,20 @@ def load(config: Config) -> TrainedModel:
     with _named():
         is_of_hub = from_first(lambda: is_hub_folder(directory))
         model = of_hub(directory, config) if is_of_hub else restoring.restore(directory)
-    found, expected = _what_is_shared(model.config), _what_is_shared(config)
-    differ = [name for name, x in expected.items() if name not in found or found[name] != x]
+    expected = _what_is_shared(config)
+    _check_fits(directory, _what_is_shared(model.config), expected, expected)
+    return model
+
+
+def _check_fits(
+    directory: Path, found: dict[str, Any], expected: dict[str, Any], names: Collection[str]
+) -> None:
+    """Raises UserError unless a model in `directory` and a run have the same in these fields."""
+    differ = [
+        name
+        for name, x in expected.items()
+        if name in names and (name not in found or found[name] != x)
+    ]
     if differ:
         name = differ[0]
         other = repr(found[name]) if name in found else "missing"
@@ -93,7 +107,6 @@ def load(config: Config) -> TrainedModel:
             f"training.init_from: {name} is {other} in {directory} and {expected[name]!r} in the "
             f"run to begin; give both the same{': ' if flags else ''}{shlex.join(flags)}"
         )
-    return model
 
 
 @contextlib.contextmanager
