@@ -221,7 +221,8 @@ def get_config() -> ConfigDict:
     config.training.max_tokens_per_device = 0
     config.training.label_smoothing = 0.1  # epsilon of Section 5.4
     # A work directory, or what evaluate.py --export made of one (as of an average), whose
-    # parameters and tokenizer the run begins with; the optimizer begins anew.
+    # parameters and tokenizer the run begins with; the optimizer begins anew. Or a folder of the
+    # Hugging Face hub (docs/exporting.md).
     config.training.init_from = placeholder(str)
     config.training.seed = 0  # of parameters, dropout and the order of batches
     config.training.log_every = 100  # updates between lines of metrics.jsonl

@@ -1,9 +1,9 @@
-"""Imports a Marian model of Hugging Face's as a work directory of ours.
+"""Imports a Marian, M2M100 or NLLB-200 model of Hugging Face's as a work directory of ours.
 
     python -m transformer import-marian --folder=opus-mt-en-de --output=models/opus-en-de
 
-The folder is as downloaded from the hub: config.json, model.safetensors, source.spm, target.spm and
-vocab.json. The config file (configs/opus_mt.py) supplies the rest: data, training and search.
+The folder is as downloaded from the hub: config.json, the weights in safetensors, and the files of
+its tokenizer. The config file (configs/opus_mt.py) supplies the rest: data, training and search.
 docs/exporting.md has more.
 """
 
@@ -23,7 +23,7 @@ DEFAULT = configs.FOLDER / "opus_mt.py"
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config file (default: configs/opus_mt.py)."
 )
-FOLDER = DEFINE_path("folder", None, "The folder of the Marian model.")
+FOLDER = DEFINE_path("folder", None, "The folder of the model.")
 OUTPUT = DEFINE_path("output", None, "The work directory to make.")
 LANGUAGES = flags.DEFINE_list(
     "languages",
