@@ -26,8 +26,11 @@ CONFIG = {
 }  # fmt: skip
 
 
-def write_vocabulary(folder, kind="nllb") -> int:
-    """Writes the tokenizer's files; returns how many rows the table of embeddings has."""
+def write_vocabulary(folder, kind="nllb", more=0) -> int:
+    """Writes the tokenizer's files; returns how many rows the table of embeddings has.
+
+    more: pieces that no text has; not with nllb.
+    """
     with (folder / "sentencepiece.bpe.model").open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(TEXT), model_writer=file, vocab_size=40, model_type="bpe",
@@ -37,6 +40,7 @@ def write_vocabulary(folder, kind="nllb") -> int:
         model_file=str(folder / "sentencepiece.bpe.model")
     )
     own = [processor.id_to_piece(i) for i in range(3, processor.vocab_size())]
+    own += [f"▁unused{i}" for i in range(more)]
     content = {"additional_special_tokens": LANGUAGES[kind]}
     size = len(FIRST) + len(own) + len(LANGUAGES[kind])
     if kind == "nllb":
@@ -76,12 +80,12 @@ def _linear(name, *shape):
     return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
-def write_folder(folder, kind="nllb", **changes) -> tuple[dict, dict[str, np.ndarray]]:
+def write_folder(folder, kind="nllb", more=0, **changes) -> tuple[dict, dict[str, np.ndarray]]:
     """Writes a folder of the hub; returns its config and its weights."""
     from safetensors.numpy import save_file
 
     folder.mkdir(exist_ok=True)
-    config = CONFIG | SIZES | {"vocab_size": write_vocabulary(folder, kind)} | changes
+    config = CONFIG | SIZES | {"vocab_size": write_vocabulary(folder, kind, more)} | changes
     rng = np.random.default_rng(0)
     weights = {
         name: rng.normal("norm.weight" in name, 0.3, shape).astype(np.float32)

@@ -17,7 +17,10 @@ from transformer.runs.init_from import of_hub
 torch = pytest.importorskip("torch", reason=".[bert-test]")
 transformers = pytest.importorskip("transformers", reason=".[bert-test]")
 
-KINDS = {"nllb": ("NllbTokenizer", "eng_Latn", "deu_Latn"), "wmt21": ("M2M100Tokenizer", "en", "de")}
+KINDS = {
+    "nllb": ("NllbTokenizer", "eng_Latn", "deu_Latn"),
+    "wmt21": ("M2M100Tokenizer", "en", "de"),
+}
 TARGETS = ["drei", "zwei eins", "one", "two"]
 
 
