@@ -3,10 +3,20 @@
 The model is written from Hugging Face's modeling_m2m_100.py, one sentence at a time in float64.
 """
 
+import dataclasses
 import json
 
 import numpy as np
 import sentencepiece
+from small_configs import PAPER
+
+# The config of a run that begins with such a folder.
+M2M100 = dataclasses.replace(
+    PAPER,
+    data=dataclasses.replace(PAPER.data, source_language="en", target_language="de"),
+    decoding=dataclasses.replace(PAPER.decoding, beam_size=1, max_extra_length=9),
+    tokenizer=dataclasses.replace(PAPER.tokenizer, model_type="word"),  # which may have few pieces
+)
 
 TEXT = ["one two three", "eins zwei drei", "two one", "zwei eins drei"]
 FIRST = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from small_bert import CONFIG as BERT
-from small_bert import PIECES, WORDS, write_vocabulary
+from small_bert import PIECES, TINY, WORDS, write_vocabulary
 from small_configs import PAPER, model_config
 from small_models import trained_model
 
@@ -16,7 +16,7 @@ from transformer.data.hub_files import WEIGHTS
 from transformer.exports import bert_folder, marian
 from transformer.models.family import Sizes, build_model
 from transformer.models.rnn.rnn import RNNConfig
-from transformer.runs.init_from import of_hub
+from transformer.runs.init_from import load, of_hub, with_its_model
 from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.errors import UserError
 from transformer.tasks import pretrained_bert
@@ -117,6 +117,18 @@ def test_a_spoiled_folder_of_marian(folder_of_marian, tmp_path, name, change, me
     with pytest.raises(UserError, match=message) as error:
         of_hub(tmp_path, PAPER)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["marian", "bert"])
+def test_the_sizes_come_from_the_folder(request, tmp_path, kind):
+    """So no flag repeats them."""
+    model, folder = request.getfixturevalue(f"folder_of_{kind}")
+    base = {"marian": PAPER, "bert": TINY}[kind]
+    training = dataclasses.replace(base.training, init_from=str(folder))
+    found = with_its_model(dataclasses.replace(base, training=training), tmp_path, [])
+    assert (found.model.d_model, found.model.d_ff, found.model.num_heads) == (14, 11, 2)
+    begun = load(found)
+    jax.tree.map(np.testing.assert_array_equal, begun.params, model.params)
 
 
 def test_a_config_of_another_family(folder_of_marian):

@@ -5,8 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from small_m2m import M2M100 as BASE
 from small_m2m import TEXT, write_folder
-from test_pretrained_seq2seq import BASE, padded, theirs_of
+from test_pretrained_seq2seq import padded, theirs_of
 
 from transformer.data.vocabulary import BOS, EOS, PAD
 from transformer.decoding.inputs import Request

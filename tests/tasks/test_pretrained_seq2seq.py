@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_configs import PAPER
 from small_m2m import LANGUAGES, TEXT, Reference, write_folder
+from small_m2m import M2M100 as BASE
 
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS, PAD
@@ -23,12 +23,6 @@ from transformer.runs.init_from import of_hub
 from transformer.system.errors import UserError
 
 numpy_files = pytest.importorskip("safetensors.numpy", reason=".[exports]")
-BASE = dataclasses.replace(
-    PAPER,
-    data=dataclasses.replace(PAPER.data, source_language="en", target_language="de"),
-    decoding=dataclasses.replace(PAPER.decoding, beam_size=1, max_extra_length=9),
-    tokenizer=dataclasses.replace(PAPER.tokenizer, model_type="word"),  # which may have few pieces
-)
 SIDES = [([5, 7, 9, 4, 11], [6, 4]), ([8, 6], [10, 12, 9, 5])]  # without languages and </s>
 
 
