@@ -219,10 +219,13 @@ def _stacked(layers: Sequence[jax.Array]) -> np.ndarray:
 
 
 def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Token]:
+    language = [tokenizer.pieces[i] for i in tokenizer.beginning]
+    ids = ids[len(language) :]
     words = words_of_tokens(tokenizer, ids)
     whole = words_of(tokenizer.decode(ids)) or [""]
     texts = [tokenizer.decode([i]) or BLANK for i in ids]
     # A byte is only part of a letter, so its name, such as <0xE6>, says more.
     texts = [tokenizer.pieces[i] if "\ufffd" in text else text for i, text in zip(ids, texts)]
     tokens = [Token(text, word, whole[word]) for text, word in zip(texts, words, strict=True)]
-    return [*tokens, Token("EOS", -1, "EOS")]
+    language = [Token(piece, -1, piece) for piece in language]
+    return [*language, *tokens, Token("EOS", -1, "EOS")]
