@@ -24,7 +24,7 @@ KNOWN = (
     "decoding.no_repeat_ngram",
 )
 INSTEAD = "; use --format=ctranslate2 or stablehlo"
-# Its tokenizer for M2M100 has one of these lists of languages, whose tokens follow vocab.json.
+# M2M100Tokenizer has one of two lists of languages, whose tokens follow those of vocab.json.
 LANGUAGES = 100  # of M2M100
 OF_WMT21 = ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"]
 
@@ -61,7 +61,8 @@ def write(model: TrainedModel, folder: Path) -> None:
     weights = to_theirs(model.params, config, ours_V)
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     ids = {
-        **dict(zip(("bos_token_id", "pad_token_id"), range(2), strict=True)),
+        "bos_token_id": 0,
+        "pad_token_id": 1,
         "eos_token_id": EOS,
         "decoder_start_token_id": EOS if config.starts_with_eos else 0,
     }
@@ -88,6 +89,7 @@ def _write_tokenizer(tokenizer: M2MTokenizer, pieces: list[str], target: str, fo
         "src_lang": tokenizer.language or None,
         "tgt_lang": target or None,
         "model_max_length": MAX_POSITIONS,
+        "additional_special_tokens": [by_id[i] for i in languages],
         "added_tokens_decoder": {
             str(i): {"content": by_id[i], "special": True, "lstrip": by_id[i] == "<mask>"}
             | dict.fromkeys(("normalized", "rstrip", "single_word"), False)
