@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer.data.m2m_vocabulary import SENTENCEPIECE, M2MTokenizer
 from transformer.data.vocabulary import BOS, EOS, UNK
 from transformer.decoding.config import DecodingConfig
 from transformer.exports.folder import unique_pieces
@@ -70,6 +71,8 @@ def write(model: TrainedModel, folder: Path, quantization: str) -> None:
     write_model(model.params, model.config.model, source, target, folder, quantization)
     write_json(folder / SEARCH, search(model.task.translator.config))
     tokenizers.save(folder)
+    if isinstance(tokenizers.source, M2MTokenizer):  # whose own file SentencePiece cannot read
+        (folder / SENTENCEPIECE).write_bytes(tokenizers.source.sentencepiece_model)
 
 
 def search(config: DecodingConfig) -> dict[str, Any]:

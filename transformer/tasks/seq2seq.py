@@ -40,7 +40,7 @@ from transformer.tasks import pretrained_seq2seq
 from transformer.tasks.pair_training import Seq2SeqTraining, Texts, check_positions, sizes_of
 from transformer.tasks.source_gain import METRICS, source_scores
 from transformer.tasks.supervised import Supervised, training_batches
-from transformer.tasks.task import Metric, Outputs, Pretrained, Task, examples, of_kind
+from transformer.tasks.task import Metric, Outputs, Task, examples, of_kind
 
 WHOLE_UP_TO = 4  # see Seq2Seq.translate
 CHECKED = 1000  # references that are searched for spaces
@@ -363,11 +363,6 @@ def rescore(
     return kind.text_scores(data, Texts(split, sources, references, hypotheses))
 
 
-def pretrained(folder: Path, config: Any) -> Pretrained:
-    """See Task."""
-    return pretrained_seq2seq.read(folder, config, Seq2Seq)
-
-
 def functions_of(kind: type[Seq2Seq]) -> dict[str, Callable[..., Any]]:
     """The entries of a Task that a class of tasks determines."""
     return of_kind(kind, prepare, restore, content_sha256, rescore)
@@ -397,6 +392,6 @@ TASK = Task(
     files=FILES,
     ensemble=ensemble,
     score_test_set=score_test_set,
-    pretrained=pretrained,
+    pretrained=functools.partial(pretrained_seq2seq.read, kind=Seq2Seq),
     **functions_of(Seq2Seq),
 )
