@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
     # or a TFDS builder with its config, such as wmt14_translate/de-en. Downloaded when first used.
     config.data.dataset = "hf:wmt/wmt14:de-en"
     # Text fields of the data set; the target language also tells BLEU how to split words, by
-    # its code (de, deu, pt-BR, zh_Hans, ...).
+    # its code (de, deu, pt-BR, zh_Hans, ...). M2M100 and NLLB know languages by their own codes
+    # (docs/nllb.md).
     config.data.source_language = "en"
     config.data.target_language = "de"
     # Where TFDS keeps data sets and we keep the tokenised text.
@@ -63,7 +64,7 @@ def get_config() -> ConfigDict:
     # More training pairs by name, such as {"crawl": {"file": "crawl.tsv", "weight": 0.5}}: file, or
     # source and target, as for the splits, and source_field and target_field, if others; weight,
     # how many times an epoch has the corpus (without one, its pairs join the train split); tag, a
-    # word before its sources (docs/fine-tuning.md).
+    # word before its sources (docs/fine-tuning.md); source_language and target_language, if others.
     config.data.corpora = ConfigDict()
     # The text is already split into tokens, with spaces between them; BLEU counts these.
     config.data.is_tokenized = False

@@ -10,6 +10,9 @@ import numpy as np
 import sentencepiece
 from small_configs import PAPER
 
+from transformer.runs.init_from import of_hub
+from transformer.runs.run_config import with_fields
+
 # The config of a run that begins with such a folder.
 M2M100 = dataclasses.replace(
     PAPER,
@@ -174,3 +177,11 @@ class Reference:
     def norm(self, x, name):
         normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
         return normal * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+
+def many_languages(folder):
+    """The model of a new folder of NLLB; it translates from English to German, unless asked."""
+    write_folder(folder)
+    search = {"beam_size": 2, "max_extra_length": 5, "length_penalty": 0.0}
+    fields = {f"decoding.{name}": value for name, value in search.items()}
+    return of_hub(folder, with_fields(M2M100, fields))

@@ -4,6 +4,7 @@
 
 The folder is as downloaded from the hub: config.json, the weights in safetensors, and the files of
 its tokenizer. The config file (configs/opus_mt.py) supplies the rest: data, training and search.
+--languages and --text make the vocabulary of M2M100 and NLLB smaller (docs/nllb.md).
 docs/exporting.md has more.
 """
 

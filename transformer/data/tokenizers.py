@@ -134,6 +134,14 @@ class Tokenizers(NamedTuple):
         found = [x.for_language(code, f"data.{field}") for x, (field, code) in sides]
         return type(self)(*found) if found else self
 
+    def check_languages(self, given: str) -> None:
+        """Raises UserError for vocabularies without languages. given: the word that names one."""
+        if not self.source.languages:
+            raise UserError(
+                f"{given} names a language, and the vocabulary has no tokens for languages, as "
+                "those of M2M100 and NLLB have; leave it out"
+            )
+
     def save(self, workdir: str | os.PathLike) -> None:
         """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model.
 

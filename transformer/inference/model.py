@@ -69,8 +69,10 @@ class Model:
         languages, or without these.
         """
         codes = arguments.texts("languages", [source_language, target_language])
-        if not hasattr(task := self.restored.task, "between"):
-            raise UserError(f"{self.restored.workdir} does not translate between languages")
+        if not (task := self.restored.task).data.languages:
+            raise UserError(
+                f"{self.restored.workdir} does not translate between languages; give another model"
+            )
         restored = dataclasses.replace(self.restored, task=task.between(*codes))
         return Model(restored, self.long_lines, self._max_tokens)
 

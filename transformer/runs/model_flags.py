@@ -69,7 +69,6 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
 
     def restore_chosen(task: str | None = None, **instead: Any) -> "TrainedModel":
         from transformer.runs.restore import as_one, restore
-        from transformer.tasks.seq2seq import NO_LANGUAGES
 
         if workdir.value is None:
             raise UserError("--workdir is missing; give the work directory of a training run")
@@ -87,8 +86,8 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         options = {**which, "overrides": changes, "trust_paths": trust_paths.value}
         models = [restore(Path(name).expanduser(), **options) for name in directories]
         for name in LANGUAGES:
-            if changes.get(f"data.{name}") and not models[0].task.tokenizers.source.languages:
-                raise UserError(f"--{name} is given, and {NO_LANGUAGES}")
+            if changes.get(f"data.{name}"):
+                models[0].task.tokenizers.check_languages(f"--{name}")
         if task not in (None, models[0].config.task.name):
             raise UserError(
                 f"{models[0].workdir} is a run of the task {models[0].config.task.name}; give the "
@@ -101,16 +100,13 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
 
 def language_flags() -> dict[str, flags.FlagHolder]:
     """Flags for another direction of a model of many, by field; for `define_flags`."""
-    sides = zip(LANGUAGES, ("source", "target"), strict=True)
-    return {
-        f"data.{name}": flags.DEFINE_string(
-            name,
-            None,
-            f"The {side}'s language, by its code, instead of the config's; for the vocabularies of "
-            "M2M100 and NLLB.",
-        )
-        for name, side in sides
-    }
+    source = flags.DEFINE_string(
+        "source_language",
+        None,
+        "The source's language instead of the config's, for vocabularies of M2M100 and NLLB.",
+    )
+    target = flags.DEFINE_string("target_language", None, "Likewise the target's.")
+    return {f"data.{flag.name}": flag for flag in (source, target)}
 
 
 def _decoding_flags() -> dict[str, flags.FlagHolder]:

@@ -44,10 +44,6 @@ from transformer.tasks.task import Metric, Outputs, Task, examples, of_kind
 
 WHOLE_UP_TO = 4  # see Seq2Seq.translate
 CHECKED = 1000  # references that are searched for spaces
-NO_LANGUAGES = (
-    "the vocabulary has no tokens for languages, as those of M2M100 and NLLB have; leave the "
-    "languages of sources and targets out"
-)
 
 
 class Seq2Seq(Supervised):
@@ -103,12 +99,11 @@ class Seq2Seq(Supervised):
 
         Raises UserError for a vocabulary without languages, or without these.
         """
-        if not (self.tokenizers.source.languages and self.data.languages):
-            raise UserError(NO_LANGUAGES)
+        self.tokenizers.check_languages("between")
         languages = {"source_language": source_language, "target_language": target_language}
         other = copy.copy(self)
         other.data = dataclasses.replace(self.data, **languages)
-        other.tokenizers = self.tokenizers.for_languages(languages)
+        other.tokenizers = self.tokenizers.for_languages(other.data.languages)
         other.translator = copy.copy(self.translator)
         other.translator.tokenizers = other.tokenizers
         other.lines = other._lines()
@@ -300,13 +295,10 @@ def prepare(
         sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
         encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut, cleaning, tags)
         times = config.tokenizer.num_samples
-        corpora = []
-        for part in parts:
-            if part.languages and not tokenizers.source.languages:
-                raise UserError(f"data.{min(part.languages)} is given, and {NO_LANGUAGES}")
-            own = tokenizers.for_languages(part.languages)
-            own = dataclasses.replace(encoder, tokenizers=own)
-            corpora.append(token_cache(part.pairs, own, folder, num_samples=times))
+        corpora = [
+            token_cache(x.pairs, encoder.for_languages(x.languages), folder, num_samples=times)
+            for x in parts
+        ]
         whole = PairEncoder(tokenizers, source_cut=cut)
         validation_pairs = token_cache(validation_source, whole, folder)
         if data.packing:
