@@ -181,7 +181,11 @@ def prepared(hub, tmp_path, corpora=None, tokenizers=None, **fields):
     data = {"train_source": one, "train_target": two, "data_dir": str(tmp_path / "data")}
     data |= {"validation_source": one, "validation_target": two, "dataset": None} | fields
     data["corpora"] = corpora or {}
-    config = dataclasses.replace(hub.config, data=dataclasses.replace(hub.config.data, **data))
+    data = dataclasses.replace(hub.config.data, **data)
+    training = dataclasses.replace(
+        hub.config.training, full_validation_every=0, best_metric="nll", tokens_per_update=64
+    )
+    config = dataclasses.replace(hub.config, data=data, training=training)
     begun_with = hub.task if tokenizers is None else hub.task.between("eng_Latn", "deu_Latn")
     if tokenizers:
         begun_with.tokenizers = tokenizers
@@ -209,6 +213,12 @@ def test_training_in_several_directions(hub, tmp_path):
         begin = pairs.target_tokens[: pairs.target_lengths[0]].tolist()
         assert begin == [code[target], *plain.encode(target_text), EOS]
     assert training.shown(0)["source"] in ("one two", "three")
+    state = SimpleNamespace(params=hub.params, extra={}, step=1)
+    assert list(training.prepare(state)) == ["validation step", "samples of corpora"]
+    found, _ = training.validate(state, False, lambda *_: None)
+    assert list(found) == ["nll", "train/nll", "back/nll", "copy/nll"]
+    assert found["nll"] == pytest.approx(found["train/nll"], rel=1e-5)  # the same pairs
+    assert len({*found.values()}) > 2
 
 
 def test_languages_that_cannot_be(hub, tmp_path, random_params):

@@ -35,9 +35,7 @@ from transformer.system.paths import DEFINE_path, DEFINE_paths
 BLEU_TOKENIZER = flags.DEFINE_enum(
     "bleu_tokenizer", None, [*BLEU.TOKENIZERS], "One of sacreBLEU's tokenizers, for BLEU."
 )
-restore_model = model_flags.define_flags(
-    {"data.bleu_tokenizer": BLEU_TOKENIZER, **model_flags.language_flags()}
-)
+restore_model = model_flags.define_flags({"data.bleu_tokenizer": BLEU_TOKENIZER}, directions=True)
 flags.adopt_module_key_flags(job_flags)  # for --help
 SPLIT = flags.DEFINE_list(
     "split", "test", "train, validation, test, or another split of the run's data set; or several."

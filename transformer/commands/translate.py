@@ -17,12 +17,12 @@ from absl import flags
 
 from transformer.decoding.config import MOST_OUTPUTS, POLICIES
 from transformer.inference.formats import FORMATS
-from transformer.runs.model_flags import define_flags, language_flags
+from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
-restore_model = define_flags(language_flags())
+restore_model = define_flags(directions=True)
 INPUT = DEFINE_path(
     "input", None, "UTF-8 text, plain or packed, one sentence a line; standard input if none."
 )

@@ -19,10 +19,13 @@ LANGUAGES = "source_language", "target_language"
 DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig))
 
 
-def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "TrainedModel"]:
+def define_flags(
+    more: Mapping[str, flags.FlagHolder] = {}, directions: bool = False
+) -> Callable[..., "TrainedModel"]:
     """Defines the flags that choose a trained model, its data and its search.
 
-    more: the command's own flags for further config fields, by field.
+    more: the command's own flags for further config fields, by field. directions: whether flags
+      choose the languages of a model of many.
     Returns the function that restores it; `task` is the one that the command is for. Other keyword
     arguments of that function override the flags of the same name.
     """
@@ -59,7 +62,14 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         ),
         **more,
     }
-
+    if directions:
+        source = flags.DEFINE_string(
+            "source_language",
+            None,
+            "The source's language instead of the config's, for vocabularies of M2M100 and NLLB.",
+        )
+        target = flags.DEFINE_string("target_language", None, "The target's, likewise.")
+        overrides |= {f"data.{flag.name}": flag for flag in (source, target)}
     trust_paths = flags.DEFINE_bool(
         "trust_paths",
         False,
@@ -96,17 +106,6 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen
-
-
-def language_flags() -> dict[str, flags.FlagHolder]:
-    """Flags for another direction of a model of many, by field; for `define_flags`."""
-    source = flags.DEFINE_string(
-        "source_language",
-        None,
-        "The source's language instead of the config's, for vocabularies of M2M100 and NLLB.",
-    )
-    target = flags.DEFINE_string("target_language", None, "Likewise the target's.")
-    return {f"data.{flag.name}": flag for flag in (source, target)}
 
 
 def _decoding_flags() -> dict[str, flags.FlagHolder]:
