@@ -1,4 +1,4 @@
-"""Makes a work directory of a Marian, M2M100 or NLLB model of Hugging Face's.
+"""Imports a Marian or NLLB model of Hugging Face's as a work directory of ours.
 
     python -m transformer import-marian --folder=opus-mt-en-de --output=models/opus-en-de
 
