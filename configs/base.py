@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
     # or a TFDS builder with its config, such as wmt14_translate/de-en. Downloaded when first used.
     config.data.dataset = "hf:wmt/wmt14:de-en"
     # Text fields of the data set; the target language also tells BLEU how to split words, by
-    # its code (de, deu, pt-BR, zh_Hans, ...).
+    # its code (de, deu, pt-BR, zh_Hans, ...). M2M100 and NLLB know languages by their own codes
+    # (docs/nllb.md).
     config.data.source_language = "en"
     config.data.target_language = "de"
     # Where TFDS keeps data sets and we keep the tokenised text.
@@ -63,7 +64,7 @@ def get_config() -> ConfigDict:
     # More training pairs by name, such as {"crawl": {"file": "crawl.tsv", "weight": 0.5}}: file, or
     # source and target, as for the splits, and source_field and target_field, if others; weight,
     # how many times an epoch has the corpus (without one, its pairs join the train split); tag, a
-    # word before its sources (docs/fine-tuning.md).
+    # word before its sources (docs/fine-tuning.md); source_language and target_language, if others.
     config.data.corpora = ConfigDict()
     # The text is already split into tokens, with spaces between them; BLEU counts these.
     config.data.is_tokenized = False
@@ -151,8 +152,9 @@ def get_config() -> ConfigDict:
     config.model.norm = "post"
     config.model.normalization = "layer_norm"  # layer_norm or rms_norm
     config.model.norm_epsilon = 1e-6  # added to the variance
-    # sinusoidal, or learned (Table 3, row E), added to embeddings. In self-attention: rotary;
-    # relative (Shaw et al.), or relative_keys without its values; t5; alibi. Or none.
+    # sinusoidal, or learned (Table 3, row E), or fairseq (the sinusoids of M2M100 and NLLB-200),
+    # added to embeddings. In self-attention: rotary; relative (Shaw et al.), or relative_keys
+    # without its values; t5; alibi. Or none.
     config.model.positions = "sinusoidal"
     # relative: further distances count as this one; t5: as in the last bucket. 0: 16 and 128.
     config.model.max_distance = 0
@@ -167,6 +169,8 @@ def get_config() -> ConfigDict:
     # each times a learned mask. More than 1 for the facts of bAbI alone (docs/algorithmic.md).
     config.model.words_per_position = 1
     config.model.output_bias = False  # of the output layer; models of Marian have one
+    # The decoder begins with the embedding of EOS, not of BOS; as in M2M100 and NLLB-200.
+    config.model.starts_with_eos = False
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX or AVX-512 BF16.
     # Parameters, softmax, normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
@@ -218,7 +222,8 @@ def get_config() -> ConfigDict:
     config.training.max_tokens_per_device = 0
     config.training.label_smoothing = 0.1  # epsilon of Section 5.4
     # A work directory, or what evaluate.py --export made of one (as of an average), whose
-    # parameters and tokenizer the run begins with; the optimizer begins anew.
+    # parameters and tokenizer the run begins with; the optimizer begins anew. Or a folder of the
+    # Hugging Face hub (docs/exporting.md).
     config.training.init_from = placeholder(str)
     config.training.seed = 0  # of parameters, dropout and the order of batches
     config.training.log_every = 100  # updates between lines of metrics.jsonl

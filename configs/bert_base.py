@@ -93,6 +93,7 @@ def get_model() -> ConfigDict:
             "share_embeddings",
             "scale_embeddings",
             "scale_outputs",
+            "starts_with_eos",
             "output_bias",
             "words_per_position",
         ):

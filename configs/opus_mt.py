@@ -1,11 +1,9 @@
 """A public OPUS-MT model, trained further (docs/exporting.md).
 
-    python -m transformer import-marian --folder=opus-mt-en-de --output=models/opus-en-de
-    python train.py --config=configs/opus_mt.py --config.training.init_from=models/opus-en-de \
+    python train.py --config=configs/opus_mt.py --config.training.init_from=opus-mt-en-de \
         --config.data.dataset=multi30k/en-de --workdir=runs/opus-multi30k
 
-The sizes are those of most OPUS-MT models. tokenizer.vocab_size differs from model to model; the
-import prints it.
+opus-mt-en-de is a folder of the Hugging Face hub; model and vocabulary are the folder's.
 """
 
 from ml_collections import ConfigDict
@@ -17,12 +15,6 @@ def get_config() -> ConfigDict:
     config = base.get_config()
 
     config.tokenizer.model_type = "unigram"
-    config.tokenizer.vocab_size = 58_102  # of opus-mt-en-de
-
-    config.model.activation = "swish"
-    config.model.attention_bias = True
-    config.model.norm_epsilon = 1e-5
-    config.model.output_bias = True
 
     # A small rate: the model has been trained.
     config.optimizer.schedule = "linear"

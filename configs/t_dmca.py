@@ -36,6 +36,7 @@ def get_model() -> ConfigDict:
             "num_decoder_layers",
             "max_positions",
             "output_bias",
+            "starts_with_eos",
             "words_per_position",
         ):
             del model[name]

@@ -28,6 +28,7 @@ def get_model() -> ConfigDict:
             "num_decoder_layers",
             "max_positions",
             "output_bias",
+            "starts_with_eos",
         ):
             del model[name]
         model.family = "universal"

@@ -203,6 +203,11 @@ def test_a_run_with_another_config(trained):
         ),
         ("evaluate", ["--workdir=run", "--beam_size=0"], ["beam_size is 0"]),
         ("translate", ["--workdir=run", "more"], ["unexpected argument 'more'"]),
+        (
+            "evaluate",
+            ["--workdir=run", "--target_language=fr"],
+            ["--target_language names a language, and the vocabulary has no tokens for languages"],
+        ),
         # Text to translate.
         ("translate", ["--workdir=run", "--input=no.en"], ["cannot read no.en: No such file"]),
         ("translate", ["--workdir=run", "--input=validation.en", "--output=folder"], ["folder"]),

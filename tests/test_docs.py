@@ -66,6 +66,7 @@ FOREIGN = {
     *("wmt14_full", "tasksv11", "mclosky", "zh_Hans", "zho_Hans", "cmn", "yue", "deu", "ger"),
     *("articles", "books", "wheels", "residual_scale", "true", "XLA_FLAGS"),
     *("podFailurePolicy", "terminationGracePeriodSeconds", "completions", "parallelism"),
+    *("deu_Latn", "zho_Hant", "yue_Hant", "M2M100Tokenizer", "NllbTokenizer"),
     *("JOB_COMPLETION_INDEX", "ranking"),  # the last is defined by its page, add-a-task.md
 }
 COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7}\b")

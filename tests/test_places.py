@@ -42,6 +42,8 @@ NO_PLACES = {
         "evaluate",
         "profile",
         "prompt",
+        "source_language",
+        "target_language",
     ),
     *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "coordinator"),
     *("real_array", "generated_array", "widths", "prices", "engines"),
@@ -53,6 +55,7 @@ NO_PLACES = {
 NO_PLACE_FIELDS = {
     "task": "name statistics",
     "data": "corpora.source_field corpora.target_field corpora.tag "
+    "corpora.source_language corpora.target_language "
     "bleu_tokenizer corrupt_files dataset document_field drop_duplicates label_field "
     "line_break long_documents masking other_sizes second_field source_field source_language "
     "source_script summary_field tags target_field target_language target_script test_split "

@@ -25,7 +25,7 @@ tests/test_rooms.py checks that. Its docstring says what it holds.
     runs        the life of a run: config, loop, checkpoints, logs
     inference   a trained model as a tool: lines in, lines out
     reports     what people read: ledger, results, curves, recipes
-    exports     models for other programs, and from them
+    exports     models for other programs
     commands    the commands of `transformer --help`: flags, and one call
 
 Two interfaces hold it together. A Family (models/family.py) is a model; a Task (tasks/task.py) is

@@ -7,16 +7,16 @@ import jax
 import numpy as np
 import pytest
 from small_bert import CONFIG as BERT
-from small_bert import PIECES, WORDS, write_vocabulary
+from small_bert import PIECES, TINY, WORDS, write_vocabulary
 from small_configs import PAPER, model_config
 from small_models import trained_model
 
 from configs import rnn_bahdanau
 from transformer.data.hub_files import WEIGHTS
 from transformer.exports import bert_folder, marian
-from transformer.exports.import_marian import read
 from transformer.models.family import Sizes, build_model
 from transformer.models.rnn.rnn import RNNConfig
+from transformer.runs.init_from import load, of_hub, with_its_model
 from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.errors import UserError
 from transformer.tasks import pretrained_bert
@@ -74,7 +74,7 @@ def test_marian_there_and_back(folder_of_marian, tmp_path):
     spoil(tmp_path, "config.json", more | {"rope_scaling": None, "normalize_before": False})
     copies = {name: np.ones((2, 3), "f") for name in ("lm_head.weight", POSITIONS)}
     spoil(tmp_path, WEIGHTS, copies)
-    found = read(tmp_path, PAPER)
+    found = of_hub(tmp_path, PAPER)
     jax.tree.map(np.testing.assert_array_equal, found.params, model.params)
     assert found.task.tokenizers.source.pieces == model.task.tokenizers.source.pieces
 
@@ -106,7 +106,7 @@ def test_marian_there_and_back(folder_of_marian, tmp_path):
             "has the tensor model.encoder.layers.0.self_attn.q_norm.weight, for which ours has no",
         ),
         (WEIGHTS, "no tensors", "model.safetensors cannot be read"),
-        ("config.json", {"model_type": "t5"}, "model_type 't5'; expected 'marian'"),
+        ("config.json", {"model_type": "t5"}, "model_type 't5'; expected 'marian' or 'm2m_100'"),
         ("config.json", {"activation_function": "gelu"}, "activation_function is 'gelu'; ours has"),
         ("config.json", {"decoder_ffn_dim": 13}, "encoder_ffn_dim and decoder_ffn_dim differ"),
         ("config.json", {"encoder_layers": 3}, "safetensors lacks model.encoder.layers.1.self_att"),
@@ -115,14 +115,26 @@ def test_marian_there_and_back(folder_of_marian, tmp_path):
 def test_a_spoiled_folder_of_marian(folder_of_marian, tmp_path, name, change, message):
     spoil(copied(folder_of_marian[1], tmp_path), name, change)
     with pytest.raises(UserError, match=message) as error:
-        read(tmp_path, PAPER)
+        of_hub(tmp_path, PAPER)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["marian", "bert"])
+def test_the_sizes_come_from_the_folder(request, tmp_path, kind):
+    """So no flag repeats them."""
+    model, folder = request.getfixturevalue(f"folder_of_{kind}")
+    base = {"marian": PAPER, "bert": TINY}[kind]
+    training = dataclasses.replace(base.training, init_from=str(folder))
+    found = with_its_model(dataclasses.replace(base, training=training), tmp_path, [])
+    assert (found.model.d_model, found.model.d_ff, found.model.num_heads) == (14, 11, 2)
+    begun = load(found)
+    jax.tree.map(np.testing.assert_array_equal, begun.params, model.params)
 
 
 def test_a_config_of_another_family(folder_of_marian):
     model = model_config(RNNConfig, rnn_bahdanau)
-    with pytest.raises(UserError, match=r"model.family is .rnn., and Marian models are of .trans"):
-        read(folder_of_marian[1], dataclasses.replace(PAPER, model=model))
+    with pytest.raises(UserError, match=r"model.family is .rnn.; a run of the family .trans"):
+        of_hub(folder_of_marian[1], dataclasses.replace(PAPER, model=model))
 
 
 def test_bert_there_and_back(folder_of_bert, tmp_path):
@@ -130,7 +142,7 @@ def test_bert_there_and_back(folder_of_bert, tmp_path):
     copied(folder, tmp_path)
     spoil(tmp_path, "config.json", {"pooler_type": "first_token_transform", "use_cache": True})
     spoil(tmp_path, WEIGHTS, {"bert.embeddings.position_ids": np.arange(13)[None]})
-    found = pretrained_bert.read(tmp_path, BERT)
+    found = of_hub(tmp_path, BERT)
     jax.tree.map(np.testing.assert_array_equal, found.params, model.params)
 
 
@@ -167,5 +179,5 @@ def test_bert_there_and_back(folder_of_bert, tmp_path):
 def test_a_spoiled_folder_of_bert(folder_of_bert, tmp_path, name, change, message):
     spoil(copied(folder_of_bert[1], tmp_path), name, change)
     with pytest.raises(UserError, match=message.replace("WEIGHTS", WEIGHTS)) as error:
-        pretrained_bert.read(tmp_path, BERT)
+        of_hub(tmp_path, BERT)
     assert "\n" not in str(error.value)

@@ -6,12 +6,15 @@ import json
 import jax
 import numpy as np
 import pytest
+from small_m2m import M2M100, TEXT, write_folder
 from small_models import LINES, log_probs, trained, trained_model
 
+from transformer.data.m2m_vocabulary import SENTENCEPIECE
 from transformer.data.vocabulary import BOS, EOS
 from transformer.decoding.inputs import Request
 from transformer.exports import ctranslate2 as exporting
 from transformer.exports.folder import new_folder
+from transformer.runs.init_from import of_hub
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=".[exports]")
 
@@ -70,6 +73,28 @@ def test_each_token_is_as_probable(random_params, tmp_path, vocab_sizes, changes
         np.testing.assert_allclose(found.log_probs, mine, atol=1e-4)
     for mine, found in zip(expected[len(LINES) :], outputs, strict=True):
         np.testing.assert_allclose(found.scores[0], mine[:9].sum(), atol=2e-4)
+
+
+def test_a_model_of_m2m100(tmp_path):
+    """It begins with EOS and the language, of which a search takes the latter as given."""
+    write_folder(tmp_path)
+    model = of_hub(tmp_path, M2M100)
+    translator = translator_of(model, tmp_path / "exported")
+    source, target = model.task.tokenizers
+    inputs = pieces_of(source, TEXT)
+    found = translator.score_batch(inputs, pieces_of(target, TEXT[::-1]))
+    pairs = [(source.encode(x), [*target.encode(y), EOS]) for x, y in zip(TEXT, TEXT[::-1])]
+    for mine, theirs in zip(log_probs(model, pairs), found, strict=True):
+        np.testing.assert_allclose(theirs.log_probs, mine, atol=1e-4)
+    assert source.sentencepiece_model == (tmp_path / "exported" / SENTENCEPIECE).read_bytes()
+    results = translator.translate_batch(
+        inputs, target_prefix=[["deu_Latn"]] * len(TEXT), beam_size=1, max_decoding_length=9
+    )
+    outputs = model.task.search(model.params, {}, list(map(Request, TEXT)))
+    for (expected,), theirs in zip(outputs, results, strict=True):
+        pieces = [target.pieces[i] for i in expected.tokens]
+        assert theirs.hypotheses[0][:8] == pieces[:8]
+        assert pieces[0] == "deu_Latn"
 
 
 def test_the_search_finds_the_same(random_params, tmp_path):

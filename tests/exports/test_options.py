@@ -9,17 +9,19 @@ import pytest
 from small_bert import CONFIG as BERT
 from small_bert import write_vocabulary
 from small_configs import MODEL
+from small_m2m import M2M100, write_folder
 from small_models import trained_model
 
 from transformer.data.subword_nmt import train_subword_nmt
 from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.config import DecodingConfig
-from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
+from transformer.exports import bert_folder, ctranslate2, m2m100, marian, stablehlo
 from transformer.exports.folder import new_folder
 from transformer.exports.options import NOT_AT_INFERENCE, OF_THE_CALL
 from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.transformer import TransformerConfig
+from transformer.runs.init_from import of_hub
 from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.errors import UserError
 from transformer.tasks.pretrained_bert import HubTask
@@ -38,6 +40,12 @@ def small_bert(random_params, folder) -> TrainedModel:
     return TrainedModel(Path("run"), config, task, chosen, random_params(model), {})
 
 
+def small_m2m100(random_params, folder) -> TrainedModel:
+    (folder / "hub").mkdir()
+    write_folder(folder / "hub", "wmt21")
+    return of_hub(folder / "hub", M2M100)
+
+
 class Export(NamedTuple):
     module: Any
     package: str
@@ -50,6 +58,7 @@ EXPORTS = {
         ctranslate2, "ctranslate2", small_transformer, lambda *x: ctranslate2.write(*x, "float32")
     ),
     "huggingface": Export(marian, "safetensors", small_transformer, marian.write),
+    "m2m100": Export(m2m100, "safetensors", small_m2m100, m2m100.write),
     "bert": Export(bert_folder, "safetensors", small_bert, bert_folder.write),
     "stablehlo": Export(
         stablehlo, "flatbuffers", small_transformer, lambda *x: stablehlo.write(*x, [3])
@@ -79,7 +88,7 @@ def with_option(section, **option):
     return kinds[type(section)](**vars(section), **option)
 
 
-@pytest.mark.parametrize("name", ["ctranslate2", "huggingface", "bert"])
+@pytest.mark.parametrize("name", ["ctranslate2", "huggingface", "m2m100", "bert"])
 def test_an_option_of_the_model(name, random_params, tmp_path):
     """Stablehlo runs the model's own code, which knows them all."""
     export = EXPORTS[name]
@@ -95,7 +104,7 @@ def test_an_option_of_the_model(name, random_params, tmp_path):
     assert not (tmp_path / "exported").exists()
 
 
-@pytest.mark.parametrize("name", ["ctranslate2", "huggingface", "stablehlo"])
+@pytest.mark.parametrize("name", ["ctranslate2", "huggingface", "m2m100", "stablehlo"])
 def test_an_option_of_the_search(name, random_params, tmp_path):
     """Off, it is as in all models before it."""
     export = EXPORTS[name]
@@ -133,6 +142,9 @@ def test_an_option_of_the_search(name, random_params, tmp_path):
         ("huggingface", {"activation": "elu"}, "model.activation is 'elu'"),
         ("huggingface", {"words_per_position": 3}, "model.words_per_position is 3"),
         ("huggingface", {"d_k": 3}, "d_k is 3 .* only heads of d_model / num_heads = 7; use --f"),
+        ("m2m100", {"norm": "post"}, "model.norm is 'post', and .*M2M100 has only 'pre'; use --f"),
+        ("m2m100", {"positions": "sinusoidal"}, "positions is 'sinusoidal', and .* only 'fairseq'"),
+        ("m2m100", {"share_embeddings": "none"}, "model.share_embeddings is 'none'"),
         ("bert", {"norm": "pre"}, "model.norm is 'pre', and Hugging Face's BERT has only 'post'"),
         ("bert", {"d_k": 5}, "model.d_k is 5"),
         ("bert", {"attention_bias": False}, "model.attention_bias is False"),
@@ -140,6 +152,8 @@ def test_an_option_of_the_search(name, random_params, tmp_path):
 )
 def test_models_that_a_format_cannot_hold(random_params, name, changes, message):
     base = BERT.model if name == "bert" else dataclasses.replace(MODEL, attention_bias=True)
+    if name == "m2m100":
+        base = dataclasses.replace(base, norm="pre", positions="fairseq")
     config = dataclasses.replace(base, **changes)
     tokenizers = [trained_model(random_params).task.tokenizers] * (name == "huggingface")
     with pytest.raises(UserError, match=message):
@@ -148,10 +162,24 @@ def test_models_that_a_format_cannot_hold(random_params, name, changes, message)
 
 def test_known_options_are_fields():
     sections = {"model": MODEL, "decoding": DecodingConfig(4, 0.6, 50)}
-    known = *ctranslate2.KNOWN, *marian.KNOWN, *stablehlo.KNOWN
+    known = *ctranslate2.KNOWN, *marian.KNOWN, *m2m100.KNOWN, *stablehlo.KNOWN
     for name in (*known, *NOT_AT_INFERENCE, *OF_THE_CALL):
         section, _, field = name.partition(".")
         assert hasattr(sections[section], field), name
+
+
+def test_vocabularies_that_m2m100_cannot_have(random_params, tmp_path):
+    pytest.importorskip("safetensors", reason=".[exports]")
+    model = small_m2m100(random_params, tmp_path)
+    other = trained_model(random_params).task.tokenizers
+    few, _ = model.task.tokenizers.source.for_language("").trimmed(["en", "de"], ["one two"])
+    for tokenizers, message in (
+        (other, "M2M100 needs a vocabulary of M2M100 or NLLB; use --format=ctranslate2"),
+        (Tokenizers(few, few), "vocabulary has been trimmed, and tokenizers of .* have all pieces"),
+    ):
+        model.task.tokenizers = tokenizers
+        with pytest.raises(UserError, match=message):
+            m2m100.write(model, tmp_path)
 
 
 def test_marian_needs_sentencepiece():

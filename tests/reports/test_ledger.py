@@ -253,7 +253,7 @@ def test_where_files_lie_is_not_recorded():
         config.data.corpora.bt = {"file": "/home/me/extra", "weight": 2.0}
     of_run = Config.from_dict(config.to_dict())
     recorded = history.recorded_fields(of_run)
-    unset = ("source_field", "target_field", "tag")
+    unset = "source_field", "target_field", "source_language", "target_language", "tag"
     mixed = {"data.corpora.bt.weight": 2.0} | {f"data.corpora.bt.{x}": None for x in unset}
     assert recorded == plain | {"training.seed": 3, "training.steps": 7} | mixed
     given |= {"tokenizer.target_model": None, "mesh.fsdp": 2}

@@ -54,7 +54,7 @@ def test_a_run_that_has_begun_needs_the_other_no_more(tmp_path):
     assert with_its_model(gone, tmp_path / "new", []).model == ORIGIN.model
 
 
-def test_a_folder_of_the_hub_says_nothing(tmp_path):
+def test_a_folder_of_neither_kind_says_nothing(tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 128}')
     assert with_its_model(to_begin(BASE, tmp_path), tmp_path / "new", []).model == BASE.model
 

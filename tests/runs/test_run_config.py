@@ -265,7 +265,8 @@ def test_corpora_of_a_config(tmp_path, monkeypatch):
     # 1. It is kept, with all fields, and its flags can be set again.
     save(tmp_path, config)
     assert load(tmp_path) == config
-    whole = {"file": None, "source_field": None, "target_field": None, **corpora["bt"]}
+    unset = "file", "source_field", "target_field", "source_language", "target_language"
+    whole = dict.fromkeys(unset) | corpora["bt"]
     assert json.loads((tmp_path / "config.json").read_text())["data"]["corpora"] == {"bt": whole}
     assert resume_config.get_config(str(tmp_path)).data.corpora.bt.to_dict() == whole
     names = {f"data.corpora.bt.{name}": value for name, value in whole.items()}

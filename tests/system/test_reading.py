@@ -233,7 +233,6 @@ def test_an_interrupt_is_none_of_the_files_faults():
 READING = {"open", "read_text", "read_bytes", "load", "loads", "load_file", "copy", "copyfile"}
 # Files of the project and of the user, no files of a work directory, a result or an export.
 ALLOWED = {
-    "exports/import_marian.py",  # a folder of the hub
     "exports/workdir.py",  # writes
     "reports/attention_page.py",  # a template of ours
     "reports/recipes.py",  # a table of ours

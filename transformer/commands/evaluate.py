@@ -35,7 +35,7 @@ from transformer.system.paths import DEFINE_path, DEFINE_paths
 BLEU_TOKENIZER = flags.DEFINE_enum(
     "bleu_tokenizer", None, [*BLEU.TOKENIZERS], "One of sacreBLEU's tokenizers, for BLEU."
 )
-restore_model = model_flags.define_flags({"data.bleu_tokenizer": BLEU_TOKENIZER})
+restore_model = model_flags.define_flags({"data.bleu_tokenizer": BLEU_TOKENIZER}, directions=True)
 flags.adopt_module_key_flags(job_flags)  # for --help
 SPLIT = flags.DEFINE_list(
     "split", "test", "train, validation, test, or another split of the run's data set; or several."
@@ -86,6 +86,7 @@ OWN = tuple(
     flag.name
     for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES, COMPARE, LANGUAGES, BLEU_TOKENIZER)
 )
+DIRECTION = model_flags.LANGUAGES
 
 
 def main() -> None:
@@ -103,15 +104,17 @@ def main() -> None:
     if not all(splits) or not splits:
         raise UserError("--split is empty; name a split, such as test")
     # Each of these modes decides these flags by itself.
-    refuse_flags("explain", EXPLAIN, "is for one run", "ensemble", *OWN)
+    refuse_flags("explain", EXPLAIN, "is for one run", "ensemble", *OWN, *DIRECTION)
     refuse_flags("export", EXPORT, "is for one run", "ensemble")
     refuse_flags(
-        *("export", EXPORT, "evaluates nothing", "split", "output_dir", *OWN),
+        *("export", EXPORT, "evaluates nothing", "split", "output_dir", *OWN, *DIRECTION),
         *model_flags.DECODING_FLAGS,
     )
     of_result = "checkpoint", "average_last", *model_flags.DECODING_FLAGS
-    refuse_flags("verify", VERIFY, "takes that from the result", "split", *OWN, *of_result)
-    refuse_flags("record", RECORD, "takes that from the run's config", "bleu_tokenizer")
+    refuse_flags(
+        "verify", VERIFY, "takes that from the result", "split", *OWN, *DIRECTION, *of_result
+    )
+    refuse_flags("record", RECORD, "takes that from the run's config", "bleu_tokenizer", *DIRECTION)
     refuse_flags("record", RECORD, "is of the splits of a run", *OWN)
     refuse_flags("hypotheses", HYPOTHESES, "translates nothing", "ensemble", *of_result)
     refuse_flags("explain", EXPLAIN, "writes nothing", "output_dir")
@@ -168,6 +171,7 @@ def check_what_is_scored(workdir: str | None) -> None:
     if LANGUAGES.present and (workdir or not HYPOTHESES.value):
         raise UserError("--languages is for --hypotheses without --workdir; leave it out")
     if HYPOTHESES.value and not workdir:
+        refuse_flags("hypotheses", HYPOTHESES, "without --workdir takes --languages", *DIRECTION)
         if not (TESTSET.value or REFERENCE.value):
             raise UserError("--hypotheses needs --reference, --testset or --workdir; give one")
         if not all(pair(LANGUAGES.value or "")):

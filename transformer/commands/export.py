@@ -41,7 +41,7 @@ WIDTHS = flags.DEFINE_list(
 
 
 def main() -> None:
-    from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
+    from transformer.exports import bert_folder, ctranslate2, m2m100, marian, stablehlo
     from transformer.exports.folder import check_is_new, new_folder
     from transformer.system import distributed
 
@@ -67,7 +67,8 @@ def main() -> None:
         elif FORMAT.value == "ctranslate2":
             ctranslate2.write(model, folder, QUANTIZATION.value or "float32")
         elif FORMAT.value == "huggingface":
-            marian.write(model, folder)
+            is_m2m100 = model.config.model.positions == "fairseq"
+            (m2m100 if is_m2m100 else marian).write(model, folder)
         else:
             chosen = sorted(set(map(int, widths))) or stablehlo.default_widths(model)
             stablehlo.write(model, folder, chosen)

@@ -5,6 +5,7 @@ From standard input to standard output, from file to file, or at a prompt:
     python translate.py --workdir=runs/demo < input.txt > output.txt
     python translate.py --workdir=runs/demo --input=input.txt.gz --output=output.txt
     python translate.py --workdir=runs/demo
+    python translate.py --workdir=models/nllb --target_language=fra_Latn
     paste input.txt output.txt | python translate.py --workdir=runs/demo --score
 """
 
@@ -21,7 +22,7 @@ from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
-restore_model = define_flags()
+restore_model = define_flags(directions=True)
 INPUT = DEFINE_path(
     "input", None, "UTF-8 text, plain or packed, one sentence a line; standard input if none."
 )

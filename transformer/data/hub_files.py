@@ -1,10 +1,10 @@
 """The files of a Hugging Face model, read so that no field or tensor is silently ignored."""
 
-import collections
+import contextlib
 import fnmatch
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypedDict
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from transformer.system.packages import optional_module
 from transformer.system.reading import MISSING, Size, checked, plain, read_json
 
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # of several files
+FLOATS = "F64", "F32", "F16", "BF16"  # as safetensors names types
+AT_ONCE = 1 << 14  # rows of a table that are read at once
 ADVICE = "take the file from its source again"
 # Fields of config.json that do not change what our model computes from a source.
 _LIBRARY = (  # names, and how the library runs the model
@@ -99,17 +102,30 @@ class HubConfig:
                 )
 
 
-class HubWeights(collections.UserDict[str, np.ndarray]):
-    """The tensors of model.safetensors; remembers which ones were read.
+class _Index(TypedDict):
+    weight_map: dict[str, str]  # the file of each tensor
+
+
+class _Tensor(NamedTuple):
+    file: Path
+    shape: tuple[int, ...]
+    type: str
+
+
+class HubWeights(Mapping[str, np.ndarray]):
+    """The tensors of model.safetensors, or of the shards that its index lists; each is read when it
+    is asked for. Remembers which ones were.
 
     model_class: the library's class that can convert a pickle. extra: the extra of pyproject.toml
     that lists safetensors.
     """
 
     def __init__(self, folder: Path, model_class: str, extra: str):
-        safetensors = optional_module("safetensors.numpy", extra)
+        self._safe_open = optional_module("safetensors", extra).safe_open
         self.path = folder / WEIGHTS
-        if not self.path.exists():
+        if not self.path.exists() and (folder / INDEX).exists():
+            self.path = folder / INDEX
+        elif not self.path.exists():
             hint = ""
             if (folder / "pytorch_model.bin").exists():
                 hint = (
@@ -118,31 +134,95 @@ class HubWeights(collections.UserDict[str, np.ndarray]):
                     "a revision with safetensors from the hub"
                 )
             raise UserError(f"{folder} has no {WEIGHTS}{hint}")
-        plain(self.path)
-        try:
-            super().__init__(safetensors.load_file(self.path))
-        except Exception as error:  # safetensors' exception has no public name
-            raise UserError(f"{self.path} cannot be read ({error}); {ADVICE}") from error
+        self._tensors: dict[str, _Tensor] = {}
+        for file in self._files():
+            with self._opened(file) as content:
+                for name in content.keys():  # noqa: SIM118
+                    if name in self._tensors:
+                        raise UserError(
+                            f"{self._tensors[name].file} and {file.name} both have the tensor "
+                            f"{name}; {ADVICE}"
+                        )
+                    part = content.get_slice(name)
+                    self._tensors[name] = _Tensor(file, tuple(part.get_shape()), part.get_dtype())
         self._read: set[str] = set()
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        self._read.add(name)
-        return self.data[name]
+    def _files(self) -> list[Path]:
+        if self.path.name == WEIGHTS:
+            return [self.path]
+        names = set(read_json(self.path, None, _Index, ADVICE)["weight_map"].values())
+        for name in sorted(names):
+            if name in (".", "..") or Path(name).name != name:
+                raise UserError(
+                    f"{self.path} names {name!r:.60}; expected a file beside it; {ADVICE}"
+                )
+            if not (self.path.parent / name).exists():
+                raise UserError(f"{self.path} names {name:.60}, which is not there; {ADVICE}")
+        return [self.path.parent / name for name in sorted(names)]
 
-    def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """A tensor in float32; raises UserError if it is missing or has another shape."""
+    @contextlib.contextmanager
+    def _opened(self, file: Path) -> Iterator[Any]:
+        """The file, mapped into memory while the context lasts: its pages count as ours."""
+        plain(file)
+        try:
+            with self._safe_open(file, "numpy") as content:
+                yield content
+        except UserError:
+            raise
+        except Exception as error:  # safetensors' exception has no public name
+            raise UserError(f"{file} cannot be read ({error}); {ADVICE}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """A tensor in float32; raises UserError for one of whole numbers."""
+        return self._part(name, slice(None))
+
+    def _part(self, name: str, rows: slice) -> np.ndarray:
+        file, shape, kind = self._tensors[name]
+        self._read.add(name)
+        if kind not in FLOATS:
+            raise UserError(
+                f"{file}: {name} has type {kind:.20}, which ours does not read; give a model "
+                f"whose weights are {', '.join(FLOATS)}"
+            )
+        with self._opened(file) as content:
+            part = content.get_slice(name)[rows] if shape else content.get_tensor(name)
+            return np.array(part, np.float32)
+
+    def take(self, name: str, shape: tuple[int, ...], rows: np.ndarray | None = None) -> np.ndarray:
+        """A tensor in float32; raises UserError if it is missing or has another shape.
+
+        rows: which of its rows to take, in this order.
+        """
         if name not in self:
             raise UserError(f"{self.path} lacks {name}; {ADVICE}")
-        if (found := self[name]).shape != shape:
+        if (found := self._tensors[name].shape) != shape:
             raise UserError(
-                f"{self.path} does not fit its config.json: {name} has shape {found.shape}; "
+                f"{self.path} does not fit its config.json: {name} has shape {found}; "
                 f"expected {shape}"
             )
-        return found.astype(np.float32)
+        if rows is None:
+            return self[name]
+        chosen = np.empty((len(rows), *shape[1:]), np.float32)
+        for start in range(0, shape[0], AT_ONCE):
+            stop = min(start + AT_ONCE, shape[0])
+            (here,) = np.nonzero((rows >= start) & (rows < stop))
+            if here.size:
+                part = self._part(name, slice(start, stop))
+                chosen[here] = part[rows[here] - start]
+        return chosen
 
     def rows(self, name: str) -> int:
         """The number of rows of a tensor; 0 if it is missing, 1 for a scalar."""
-        return len(np.atleast_1d(self[name])) if name in self else 0
+        return (*self._tensors[name].shape, 1)[0] if name in self else 0
 
     def check(self, irrelevant: Collection[str]) -> None:
         """Raises UserError for a tensor that was not read.
@@ -151,7 +231,7 @@ class HubWeights(collections.UserDict[str, np.ndarray]):
         """
         unread = [
             name
-            for name in self.data.keys() - self._read
+            for name in self._tensors.keys() - self._read
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in irrelevant)
         ]
         if unread:

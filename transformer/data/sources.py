@@ -38,6 +38,8 @@ class Corpus:
     target_field: str | None = setting(default=None)
     weight: float | None = setting(default=None)
     tag: str | None = setting(default=None)
+    source_language: str | None = setting(default=None)
+    target_language: str | None = setting(default=None)
 
     def check(self, name: str) -> None:
         """Raises UserError for values that cannot be. name: such as data.corpora.news"""
@@ -47,16 +49,25 @@ class Corpus:
             raise UserError(
                 f"{name}.weight is {self.weight}; it must be above 0 and at most {MOST_TIMES}"
             )
+        if (self.source_language or self.target_language) and self.weight is None:
+            raise UserError(
+                f"{name} has a language of its own, so it cannot join the train split; give it a "
+                "weight, such as 1.0"
+            )
         if self.tag is not None and self.tag.split() != [self.tag]:
             raise UserError(f"{name}.tag is {self.tag!r}; give a word without spaces, such as <bt>")
 
 
 class Part(NamedTuple):
-    """Training pairs that are tokenised and packed together. weight: how often in an epoch."""
+    """Training pairs that are tokenised and packed together.
+
+    weight: how often in an epoch. languages: of source and target by field, if its own.
+    """
 
     name: str
     pairs: PairSource
     weight: float = 1.0
+    languages: Mapping[str, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +154,18 @@ def training_parts(config: DataConfig) -> list[Part]:
     if not config.uses_files or config.given("train") or main or not corpora:
         main = [open_source(config, "train"), *main]
     parts = [Part(MAIN, joined(main))] if main else []
-    return parts + [Part(name, corpora[name], x) for name, x in weights.items() if x is not None]
+    return parts + [
+        Part(name, corpora[name], x, _languages(config, name))
+        for name, x in weights.items()
+        if x is not None
+    ]
+
+
+def _languages(config: DataConfig, name: str) -> dict[str, str]:
+    own = {field: getattr(config.corpora[name], field) for field in config.languages}
+    if not any(own.values()):
+        return {}
+    return {f"corpora.{name}.{x}": own[x] or code for x, code in config.languages.items()}
 
 
 def training_source(config: DataConfig) -> PairSource:
@@ -159,8 +181,11 @@ def _open_corpus(config: DataConfig, name: str) -> PairSource:
 
     if corpus.file:
         columns = {
-            f"corpora.{name}.{side}_field": getattr(corpus, f"{side}_field") or usual
-            for side, usual in zip(("source", "target"), config.columns.values(), strict=True)
+            f"corpora.{name}.{side}_field": getattr(corpus, f"{side}_field")
+            or getattr(config, f"{side}_field")
+            or getattr(corpus, f"{side}_language")
+            or usual
+            for side, usual in zip(("source", "target"), config.languages.values(), strict=True)
         }
         records = Records(files("file"), columns, config.has_header)
         pairs: ReadPairs = RecordPairs(records, in_one_line)

@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
+from typing import Self
 
 import numpy as np
 
@@ -42,6 +43,12 @@ class PairEncoder:
     source_cut: int | None = None
     cleaning: Cleaning = OFF
     tags: tuple[str, ...] = ()
+
+    def for_languages(self, languages: Mapping[str, str]) -> Self:
+        """The encoder of a corpus with languages of its own: see sources.Part."""
+        if languages:
+            self.tokenizers.check_languages(f"data.{min(languages).rpartition('.')[0]}")
+        return dataclasses.replace(self, tokenizers=self.tokenizers.for_languages(languages))
 
     def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> Chunk:
         """Encodes a chunk; its number seeds random segmentation."""

@@ -3,14 +3,14 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple, Self
 
 import numpy as np
 from absl import logging
 
-from transformer.data import marian_vocabulary, sentencepiece
+from transformer.data import m2m_vocabulary, marian_vocabulary, sentencepiece
 from transformer.data.cleaning import OFF, Cleaning, reason
 from transformer.data.pairs import Pair, PairSource
 from transformer.data.remembered import Facts, remembered
@@ -91,6 +91,8 @@ def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer mode
     """The tokenizer with these `model_bytes`; raises UserError for other bytes."""
     if model_bytes.startswith(marian_vocabulary.BEGINNING):
         return marian_vocabulary.MarianTokenizer(model_bytes, name)
+    if model_bytes.startswith(m2m_vocabulary.BEGINNING):
+        return m2m_vocabulary.M2MTokenizer(model_bytes, name)
     kind = SubwordNmtTokenizer if model_bytes.startswith(b"{") else SentencePieceTokenizer
     return kind(model_bytes, name)
 
@@ -126,10 +128,31 @@ class Tokenizers(NamedTuple):
         """The hash of each different tokenizer: one if joint, else two."""
         return [tokenizer.sha256 for tokenizer in dict.fromkeys(self)]
 
+    def for_languages(self, languages: Mapping[str, str]) -> Self:
+        """Those for lines of two languages, by the fields of the data section that name them.
+
+        Raises UserError for a language that a vocabulary with languages does not have.
+        """
+        sides = zip(self, languages.items(), strict=False)
+        found = [x.for_language(code, f"data.{field}") for x, (field, code) in sides]
+        return type(self)(*found) if found else self
+
+    def check_languages(self, given: str) -> None:
+        """Raises UserError for vocabularies without languages. given: the word that names one."""
+        if not self.source.languages:
+            raise UserError(
+                f"{given} names a language, and the vocabulary has no tokens for languages, as "
+                "those of M2M100 and NLLB have; leave it out"
+            )
+
     def save(self, workdir: str | os.PathLike) -> None:
-        """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model."""
-        names = (_JOINT,) if self.source is self.target else _SEPARATE
-        for name, tokenizer in zip(names, self, strict=False):
+        """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model.
+
+        The files name no language: the config does.
+        """
+        source, target = (tokenizer.for_language("") for tokenizer in self)
+        names = (_JOINT,) if source is target else _SEPARATE
+        for name, tokenizer in zip(names, (source, target), strict=False):
             write_atomically(pathlib.Path(workdir) / name, tokenizer.model_bytes)
 
     @classmethod

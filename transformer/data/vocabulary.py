@@ -4,7 +4,7 @@ import abc
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 FILLER = "_"  # a word that fills up a position of several words; see datasets/babi.py
@@ -16,10 +16,14 @@ class Tokenizer(abc.ABC):
 
     model_bytes: the whole tokenizer, as a file holds it.
     vocab_size: ids are 0 to vocab_size - 1; PAD, BOS, EOS and UNK are the first four.
+    languages: the codes of the languages that texts may name, with their tokens.
+    beginning: the tokens at the beginning of each line, which name its language.
     """
 
     model_bytes: bytes
     vocab_size: int
+    languages: Mapping[str, int] = {}
+    beginning: Sequence[int] = ()
 
     @property
     def sha256(self) -> str:
@@ -48,6 +52,15 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """The text, one line, of token ids up to the first EOS; PAD and BOS are skipped."""
+
+    def for_language(self, code: str, field: str = "") -> "Tokenizer":
+        """This tokenizer for lines of a language; itself, if they do not name their language.
+
+        code: "" for none. field: the one that gives it, for messages.
+        Raises UserError for a language that is not among `languages`.
+        """
+        del code, field
+        return self
 
     def encode(self, text: str) -> list[int]:
         """`encode_batch` of one line."""

@@ -61,14 +61,18 @@ class Sentence(NamedTuple):
 
 
 def parts_of_search(
-    config: DecodingConfig, inputs: SearchInputs, src_BS: jax.Array, grammar: Grammar | None
+    config: DecodingConfig,
+    inputs: SearchInputs,
+    src_BS: jax.Array,
+    grammar: Grammar | None,
+    given: int = 0,
 ) -> tuple[Strategy, list[LogitsRule]]:
-    """The strategy and the rules for `beam_search`."""
+    """The strategy and the rules for `beam_search`. given: tokens of each prefix; see Prefix."""
     rules = []
     if inputs.min_length_B is not None:
         rules.append(MinLength(inputs.min_length_B))
     if inputs.prefix_BP is not None:
-        rules.append(Prefix(inputs.prefix_BP))
+        rules.append(Prefix(inputs.prefix_BP, given))
     if inputs.words_B is not None:
         rules.append(Brackets(grammar, inputs.words_B, inputs.max_length_B))
     if config.no_repeat_ngram:

@@ -129,12 +129,23 @@ class Prefix(LogitsRule):
     """The required beginning of each output."""
 
     prefix_BP: jax.Array  # PAD where the output is free
+    given: int = 0  # the first tokens that have probability 1, as the name of a language
+
+    def rescore(self, logits_NV, view):
+        if not self.given:
+            return logits_NV
+        M, V = view.tokens_BML.shape[1], view.vocab_size
+        is_it_BV = jnp.arange(V)[None] == self._token_B(view)[:, None]
+        only_BMV = jnp.where(is_it_BV, 0.0, -jnp.inf)[:, None].repeat(M, axis=1)
+        return jnp.where(view.step < self.given, only_BMV.reshape(logits_NV.shape), logits_NV)
+
+    def _token_B(self, view: StepView) -> jax.Array:
+        at = jnp.minimum(view.step, self.prefix_BP.shape[1] - 1)
+        return jax.lax.dynamic_index_in_dim(self.prefix_BP, at, axis=1, keepdims=False)
 
     def mask(self, state, view):
-        P = self.prefix_BP.shape[1]
-        at = jnp.minimum(view.step, P - 1)
-        token_B = jax.lax.dynamic_index_in_dim(self.prefix_BP, at, axis=1, keepdims=False)
-        is_free_B = (token_B == PAD) | (view.step >= P)
+        token_B = self._token_B(view)
+        is_free_B = (token_B == PAD) | (view.step >= self.prefix_BP.shape[1])
         return (is_free_B[:, None] | (jnp.arange(view.vocab_size)[None] == token_B[:, None]))[
             :, None
         ]

@@ -126,7 +126,8 @@ class Translator:
         cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
         if weight_layout is not None:
             cache = widened(cache)
-        strategy, rules = parts_of_search(c, inputs, src_BS, self.grammar)
+        given = len(self.tokenizers.target.beginning)
+        strategy, rules = parts_of_search(c, inputs, src_BS, self.grammar, given)
         if any(isinstance(rule, Coverage) for rule in rules):
             shape = src_BS.shape[0] * beam_size, src_BS.shape[1]
             cache["attention"] = jnp.zeros(shape, jnp.float32)
@@ -217,17 +218,20 @@ class Translator:
     ) -> list[Translation]:
         """The given targets as translations of the sources, with their probabilities.
 
-        `score` is that of a search without a coverage or repetition penalty.
+        `score` is that of a search without a coverage or repetition penalty. The language that a
+        target names has probability 1, as in a search.
         """
         variables = self.programs.gather(variables)
         both = self.token_pairs(sources, targets)
         forced = self.forced.decode(variables, *both, attention=alignments, progress=progress)
         penalty = LENGTH_PENALTIES[self.config.length_penalty_form]
-        results = []
+        results, given = [], len(self.tokenizers.target.beginning)
         for text, source, target, found in zip(targets, *both, forced, strict=True):
-            log_prob = float(found.log_probs_T.sum(dtype=np.float64))
+            log_probs_T = np.array(found.log_probs_T)
+            log_probs_T[:given] = 0.0
+            log_prob = float(log_probs_T.sum(dtype=np.float64))
             score = log_prob / float(penalty(len(target), self.config.length_penalty))
-            tokens, log_probs = target.tolist(), found.log_probs_T.tolist()
+            tokens, log_probs = target.tolist(), log_probs_T.tolist()
             pairs = self._pairs(source, target, found) if alignments else None
             results.append(Translation(text, score, log_prob, tokens, log_probs, pairs))
         return results
@@ -293,7 +297,7 @@ class Translator:
         target = self.tokenizers.target
         sources = self.tokenizers.source.encode_batch(texts, num_threads=-1)
         begins = target.encode_batch(prefixes, num_threads=-1)
-        encoded = []
+        target, encoded = target.for_language(""), []
         for request, tokens, begin in zip(requests, sources, begins, strict=True):
             is_read = self.reads_blank or request.source.strip()
             source = with_eos(tokens, source_cut) if is_read else np.empty(0, np.int32)
@@ -320,11 +324,14 @@ class Translator:
     def _pairs(
         self, source: np.ndarray, target: np.ndarray, forced: Forced
     ) -> list[tuple[int, int]]:
+        s, t = (len(tokenizer.beginning) for tokenizer in self.tokenizers)
         words = [
-            words_of_tokens(tokenizer, tokens[:-1].tolist())
-            for tokenizer, tokens in zip(self.tokenizers, (source, target), strict=True)
+            words_of_tokens(tokenizer, tokens[begin:-1].tolist())
+            for tokenizer, tokens, begin in zip(
+                self.tokenizers, (source, target), (s, t), strict=True
+            )
         ]
-        return word_alignment(forced.attention_TS, *words)
+        return word_alignment(forced.attention_TS[t:, s:], *words)
 
     def _calls(
         self, variables: Variables, sentences: Sequence[Sentence], nbest: int

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from transformer.data.m2m_vocabulary import SENTENCEPIECE, M2MTokenizer
 from transformer.data.vocabulary import BOS, EOS, UNK
 from transformer.decoding.config import DecodingConfig
 from transformer.exports.folder import unique_pieces
 from transformer.exports.options import NOT_AT_INFERENCE, OF_THE_CALL, check_known, expect
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params
-from transformer.models.positions import KINDS, sinusoidal_encoding
+from transformer.models.positions import ENCODINGS, KINDS
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.files import write_json
@@ -28,6 +29,7 @@ SEARCH = "translate_batch.json"
 KNOWN = (
     *("model.positions", "model.max_distance", "model.feed_forward", "model.feed_forward_bias"),
     *("model.num_key_value_heads", "model.output_bias", "model.scale_outputs"),
+    "model.starts_with_eos",
     *("decoding.no_repeat_ngram", "decoding.repetition_penalty"),
     *("decoding.min_length", "decoding.max_length"),
     *("decoding.temperature", "decoding.top_k", "decoding.top_p"),
@@ -36,7 +38,7 @@ _ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "swish": "SWISH"}
 _GATES = {"glu": "Sigmoid", "reglu": "RELU", "geglu": "GELUTanh", "swiglu": "SWISH"}
 # The arguments of its stacks for our positions. Its encoders have no ALiBi.
 _POSITIONS = {
-    **{kind: {} for kind in ("sinusoidal", "learned", "none")},
+    **{kind: {} for kind in ("sinusoidal", "fairseq", "learned", "none")},
     "rotary": {"rotary_dim": 0},  # all channels
     **{kind: {"relative_position": True} for kind in ("relative", "relative_keys")},
     "t5": {"relative_attention_bias": True},
@@ -69,6 +71,8 @@ def write(model: TrainedModel, folder: Path, quantization: str) -> None:
     write_model(model.params, model.config.model, source, target, folder, quantization)
     write_json(folder / SEARCH, search(model.task.translator.config))
     tokenizers.save(folder)
+    if isinstance(tokenizers.source, M2MTokenizer):  # whose own file SentencePiece cannot read
+        (folder / SENTENCEPIECE).write_bytes(tokenizers.source.sentencepiece_model)
 
 
 def search(config: DecodingConfig) -> dict[str, Any]:
@@ -125,7 +129,8 @@ def write_model(
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.layer_norm_epsilon = config.norm_epsilon
-    spec.config.bos_token = spec.config.decoder_start_token = target[BOS]
+    spec.config.bos_token = target[BOS]
+    spec.config.decoder_start_token = target[EOS if config.starts_with_eos else BOS]
     spec.config.eos_token = target[EOS]
     spec.config.unk_token = target[UNK]
     spec.config.add_source_eos = True
@@ -170,8 +175,8 @@ def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
 def _positions(params: Params, name: str, config: TransformerConfig) -> np.ndarray:
     """The encodings of NUM_POSITIONS positions; CTranslate2's own sinusoids differ."""
     positions = np.arange(NUM_POSITIONS)
-    if config.positions == "sinusoidal":
-        return _array(sinusoidal_encoding(positions, config.d_model))
+    if encode := ENCODINGS.get(config.positions):
+        return _array(encode(positions, config.d_model))
     if config.positions != "learned":
         return np.zeros((NUM_POSITIONS, config.d_model), np.float32)
     table_PD = _array(params[f"{name}_positions"])

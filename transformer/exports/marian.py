@@ -1,15 +1,7 @@
-"""A trained Transformer as a Marian model of Hugging Face's Transformers library.
+"""A trained Transformer as a Marian model of Hugging Face's Transformers library."""
 
-This file also has the names and layouts of its weights there. Weights there are [out, in].
-Positional encodings are all sines and then all cosines, where ours alternate. So all arrays with an
-axis of size d_model have its channels in another order.
-"""
-
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from transformer.data.marian_vocabulary import MarianTokenizer
 from transformer.data.sentencepiece import SentencePieceTokenizer
@@ -18,70 +10,22 @@ from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.exports.folder import unique_pieces
 from transformer.exports.options import NOT_AT_INFERENCE, OF_THE_CALL, check_known, expect
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
-from transformer.models.functional import Params, at
+from transformer.models.marian_weights import ACTIVATIONS, to_theirs
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
 from transformer.system.packages import optional_module
 
-# Our name: theirs. Their gelu is the exact one.
-ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_new"}
-EPSILON = 1e-5  # of normalisation; another one changes little (docs/exporting.md)
 MAX_POSITIONS = 1024  # of the table that they compute; longer sentences are an error there
 SYSTEM = "Hugging Face's Marian"
+_IDS = {
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": BOS,
+}
 KNOWN = "model.feed_forward_bias", "model.output_bias", "decoding.no_repeat_ngram"
-_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-
-
-class Module(NamedTuple):
-    """A linear layer or a normalisation: its name there, and its path in our parameters."""
-
-    name: str
-    path: tuple[str | int, ...]
-    reads: bool = False  # its input has size d_model
-    writes: bool = True  # its output has size d_model
-
-
-def modules(config: TransformerConfig) -> Iterator[Module]:
-    """All modules but the embeddings and the bias of the output layer."""
-    for side, layers in (
-        ("encoder", config.num_encoder_layers),
-        ("decoder", config.num_decoder_layers),
-    ):
-        attentions = {"self_attention": "self_attn"}
-        if side == "decoder":
-            attentions["cross_attention"] = "encoder_attn"
-        for i in range(layers):
-            layer, ours = f"model.{side}.layers.{i}", (f"{side}_layers", i)
-            for attention, name in attentions.items():
-                for part, projection in _ATTENTION.items():
-                    is_output = part == "output"
-                    path = *ours, attention, part
-                    yield Module(f"{layer}.{name}.{projection}", path, not is_output, is_output)
-                yield Module(f"{layer}.{name}_layer_norm", (*ours, f"{attention}_norm", "norm"))
-            feed_forward = *ours, "feed_forward"
-            yield Module(f"{layer}.fc1", (*feed_forward, "hidden"), reads=True, writes=False)
-            yield Module(f"{layer}.fc2", (*feed_forward, "output"))
-            yield Module(f"{layer}.final_layer_norm", (*ours, "feed_forward_norm", "norm"))
-
-
-def our_channels(d_model: int) -> np.ndarray:
-    """The number of our channel for each of theirs."""
-    return np.concatenate([np.arange(0, d_model, 2), np.arange(1, d_model, 2)])
-
-
-def tables(config: TransformerConfig) -> dict[str, str]:
-    """Our names of the embeddings and of the output layer, by theirs."""
-    names = {
-        "all": {"model.shared.weight": "target"},
-        "decoder": {
-            "model.encoder.embed_tokens.weight": "source",
-            "model.decoder.embed_tokens.weight": "target",
-        },
-    }
-    names["none"] = names["decoder"] | {"lm_head.weight": "output"}
-    return {name: f"{side}_embedding" for name, side in names[config.share_embeddings].items()}
 
 
 def check(config: TransformerConfig, tokenizers: Tokenizers) -> None:
@@ -116,24 +60,11 @@ def write(model: TrainedModel, folder: Path) -> None:
     check_known(model, SYSTEM, KNOWN, NOT_AT_INFERENCE, OF_THE_CALL)
     _write_tokenizers(tokenizers, model.config.data, folder)
     safetensors.save_file(
-        weights(model.params, config), folder / "model.safetensors", {"format": "pt"}
+        to_theirs(model.params, config), folder / "model.safetensors", {"format": "pt"}
     )
     write_json(folder / "config.json", config_of(config, tokenizers.vocab_sizes))
-    decoding = model.task.translator.config
-    write_json(
-        folder / "generation_config.json",
-        {
-            "pad_token_id": PAD,
-            "bos_token_id": BOS,
-            "eos_token_id": EOS,
-            "decoder_start_token_id": BOS,
-            "forced_eos_token_id": EOS,
-            "bad_words_ids": [[PAD], [BOS]],
-            "num_beams": decoding.beam_size,
-            "no_repeat_ngram_size": decoding.no_repeat_ngram,
-            "max_length": 512,
-        },
-    )
+    search = {"forced_eos_token_id": EOS, "bad_words_ids": [[PAD], [BOS]]}
+    write_json(folder / "generation_config.json", _IDS | search | search_of(model))
 
 
 def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[str, Any]:
@@ -142,10 +73,22 @@ def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[s
     return {
         "model_type": "marian",
         "architectures": ["MarianMTModel"],
-        "is_encoder_decoder": True,
-        "dtype": "float32",
         "vocab_size": source_vocab,
         "decoder_vocab_size": target_vocab,
+        "static_position_embeddings": True,
+        "share_encoder_decoder_embeddings": config.share_embeddings == "all",
+        "tie_word_embeddings": config.share_embeddings != "none",
+        "forced_eos_token_id": EOS,
+        **_IDS,
+        **fields_of(config),
+    }
+
+
+def fields_of(config: TransformerConfig) -> dict[str, Any]:
+    """The fields of config.json that Marian and M2M100 share."""
+    return {
+        "is_encoder_decoder": True,
+        "dtype": "float32",
         "d_model": config.d_model,
         **{f"{side}_attention_heads": config.num_heads for side in ("encoder", "decoder")},
         **{f"{side}_ffn_dim": config.d_ff for side in ("encoder", "decoder")},
@@ -156,39 +99,18 @@ def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[s
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
         "scale_embedding": config.scale_embeddings,
-        "static_position_embeddings": True,
         "max_position_embeddings": MAX_POSITIONS,
-        "share_encoder_decoder_embeddings": config.share_embeddings == "all",
-        "tie_word_embeddings": config.share_embeddings != "none",
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
-        "forced_eos_token_id": EOS,
     }
 
 
-def weights(params: Params, config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Their weights, float32, by name."""
-    channels = our_channels(config.d_model)
-    found = {}
-    for name, ours in tables(config).items():
-        found[name] = _array(params[ours]["table_VD"])[:, channels]
-    vocab_size = len(params["target_embedding"]["table_VD"])
-    bias_V = params["output_bias_V"] if config.output_bias else np.zeros(vocab_size)
-    found["final_logits_bias"] = _array(bias_V)[None]
-    for module in modules(config):
-        ours = at(params, module.path)
-        if "kernel" in ours:
-            weight_OI = _array(ours["kernel"]).T
-            weight_OI = weight_OI[:, channels] if module.reads else weight_OI
-            found[f"{module.name}.weight"] = weight_OI[channels] if module.writes else weight_OI
-            bias_O = _array(ours["bias"]) if "bias" in ours else np.zeros(len(weight_OI), "f")
-        else:
-            found[f"{module.name}.weight"] = _array(ours["scale"])[channels]
-            bias_O = _array(ours["bias"])
-        found[f"{module.name}.bias"] = bias_O[channels] if module.writes else bias_O
-    return {name: np.ascontiguousarray(weight) for name, weight in found.items()}
+def search_of(model: TrainedModel) -> dict[str, Any]:
+    """The fields of generation_config.json that Marian and M2M100 share."""
+    decoding = model.task.translator.config
+    return {
+        "num_beams": decoding.beam_size,
+        "no_repeat_ngram_size": decoding.no_repeat_ngram,
+        "max_length": 512,
+    }
 
 
 def _write_tokenizers(tokenizers: Tokenizers, data: Any, folder: Path) -> None:
@@ -215,7 +137,3 @@ def _write_tokenizers(tokenizers: Tokenizers, data: Any, folder: Path) -> None:
             "model_max_length": MAX_POSITIONS,
         },
     )
-
-
-def _array(x: Any) -> np.ndarray:
-    return np.asarray(x, np.float32)

@@ -63,6 +63,9 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
         decoding = translator.config
         variables = jax.tree.unflatten(structure, [arrays[name] for name in names])
         inputs = lengths_of_outputs(decoding, src_BS)
+        if language := tokenizers.target.beginning:
+            shape = src_BS.shape[0], len(language)
+            inputs = inputs._replace(prefix_BP=jnp.broadcast_to(jnp.array([language]), shape))
         beam_size = translator.config.beam_size
         found = translator.find(variables, src_BS, inputs, beam_size=beam_size, nbest=1)
         return found.tokens_BML[:, 0], found.scores_BM[:, 0]
@@ -86,6 +89,8 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
         "eos": EOS,
         "jax": jax.__version__,
     }
+    if language := tokenizers.source.beginning:
+        about["source_begins_with"] = language
     write_json(folder / "about.json", about)
     tokenizers.save(folder)
 

@@ -17,7 +17,8 @@ from transformer.system.paths import local
 
 LOADING = ("checkpoint", "average_last", "ensemble", "long_lines", "max_tokens")
 _DECODING = {field.name: field.type for field in dataclasses.fields(DecodingConfig)}
-_FLAGS = re.compile(rf"(?:--|\bdecoding\.)({'|'.join(['workdir', *LOADING, *_DECODING])})\b")
+_NAMES = "|".join(["workdir", *LOADING, *_DECODING, "source_language", "target_language"])
+_FLAGS = re.compile(rf"(?:--|\b(?:decoding|data)\.)({_NAMES})\b")
 
 
 @contextlib.contextmanager

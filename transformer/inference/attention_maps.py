@@ -250,13 +250,16 @@ def _stacked(layers: Sequence[jax.Array]) -> np.ndarray:
 
 
 def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Token]:
+    language = [tokenizer.pieces[i] for i in tokenizer.beginning]
+    ids = ids[len(language) :]
     words = words_of_tokens(tokenizer, ids)
     whole = words_of(tokenizer.decode(ids)) or [""]
     tokens = [
         Token(token_text(tokenizer, i), word, whole[word])
         for i, word in zip(ids, words, strict=True)
     ]
-    return [*tokens, Token("EOS", -1, "EOS")]
+    language = [Token(piece, -1, piece) for piece in language]
+    return [*language, *tokens, Token("EOS", -1, "EOS")]
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:

@@ -48,6 +48,7 @@ class Model:
         if max_tokens is not None:
             arguments.number("max_tokens", max_tokens)
         self.restored, self._variables = restored, (restored.params, restored.extra)
+        self._max_tokens = max_tokens
         self.long_lines = long_lines or task.long_lines
         if self.long_lines not in POLICIES:
             raise UserError(
@@ -59,6 +60,21 @@ class Model:
         tokenizers, (limit, target_limit) = task.tokenizers, self.limits
         self._lines = LongLines(self.long_lines, tokenizers.source, limit, 1, task.target_language)
         self._target = Cutter.of(tokenizers.target, target_limit)
+
+    @named_as_in_python()
+    def between(self, source_language: str, target_language: str) -> "Model":
+        """This model for two languages of its vocabulary, by their codes.
+
+        Both share the parameters and compiled programs. Raises UserError for a vocabulary without
+        languages, or without these.
+        """
+        codes = arguments.texts("languages", [source_language, target_language])
+        if not (task := self.restored.task).data.languages:
+            raise UserError(
+                f"{self.restored.workdir} does not translate between languages; give another model"
+            )
+        restored = dataclasses.replace(self.restored, task=task.between(*codes))
+        return Model(restored, self.long_lines, self._max_tokens)
 
     def translate(
         self,

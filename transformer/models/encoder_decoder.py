@@ -14,7 +14,7 @@ from transformer.models.layers import Embedding
 from transformer.models.loss import Loss, OutputLayer, logits_of, output_loss
 from transformer.models.numerics import DropoutRngs
 from transformer.models.packed_attention import spans_of
-from transformer.models.positions import sinusoidal_encoding
+from transformer.models.positions import ENCODINGS
 from transformer.system.errors import UserError
 
 Cache = dict[str, Any]
@@ -144,9 +144,8 @@ class OwnOutput(EncoderDecoder):
     output_bias_V: nnx.Param | None = None
 
     def position_table(self, length: int) -> jax.Array | None:
-        if self.config.positions != "sinusoidal":
-            return None
-        return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
+        encode = ENCODINGS.get(self.config.positions)
+        return encode and encode(jnp.arange(length), self.config.d_model)
 
     def output_layer(self) -> OutputLayer:
         bias_V = None if self.output_bias_V is None else self.output_bias_V[...]

@@ -85,7 +85,8 @@ class LayerConfig(ModelSection):
     kernels: str = setting(may_change=True, architecture=False, default="plain")
     rematerialize: bool = setting(may_change=True, architecture=False, default=False)
 
-    position_kinds = tuple(KINDS)  # of a family
+    # Of a family; fairseq's are for models from elsewhere, which are Transformers.
+    position_kinds = tuple(kind for kind in KINDS if kind != "fairseq")
 
     def __post_init__(self):
         check_range(self, "model", "d_model d_ff num_heads", 1)

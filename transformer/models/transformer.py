@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
+from transformer.data.vocabulary import BOS, EOS
 from transformer.models.blocks import (
     D_MODEL,
     LAYER_SHARDING,
@@ -35,7 +36,7 @@ from transformer.models.encoder_decoder import (
 from transformer.models.family import Family, Sizes
 from transformer.models.layers import MOST_LAYERS, LayerConfig, last_norm
 from transformer.models.numerics import dropout
-from transformer.models.positions import of_stack, segment_positions, sinusoidal_encoding
+from transformer.models.positions import ENCODINGS, KINDS, of_stack, segment_positions
 from transformer.system.errors import UserError, check_choice, check_range
 
 
@@ -51,6 +52,9 @@ class TransformerConfig(LayerConfig):
     output_bias: bool = False  # work directories of earlier commits lack it
     words_per_position: int = 1  # same
     scale_outputs: bool = False  # same
+    starts_with_eos: bool = False  # same
+
+    position_kinds = tuple(KINDS)
 
     def __post_init__(self):
         super().__post_init__()
@@ -165,16 +169,18 @@ class Transformer(SharedEmbeddings):
 
     def _embed_target(self, tgt_BT, positions_BT, rngs):
         table = self.target_positions[...] if self.config.positions == "learned" else None
+        if self.config.starts_with_eos:
+            tgt_BT = jnp.where(tgt_BT == BOS, EOS, tgt_BT)
         return self._embed(self.target_embedding.embed(tgt_BT), table, positions_BT, rngs)
 
     def _embed(self, x_BTD, position_table, positions_BT, rngs):
         """Embeddings plus positional encodings, then dropout (Sections 3.4, 3.5, 5.4)."""
         encoding_BTD = None
-        if self.config.positions == "sinusoidal":
+        if encode := ENCODINGS.get(self.config.positions):
             if positions_BT.shape[1] == 1:  # a decoding step: all positions are the same
-                encoding_BTD = sinusoidal_encoding(positions_BT[0], self.config.d_model)[None]
+                encoding_BTD = encode(positions_BT[0], self.config.d_model)[None]
             else:  # no position in a row exceeds its length
-                encoding_TD = sinusoidal_encoding(jnp.arange(x_BTD.shape[1]), self.config.d_model)
+                encoding_TD = encode(jnp.arange(x_BTD.shape[1]), self.config.d_model)
                 encoding_BTD = encoding_TD[positions_BT]
         elif position_table is not None:
             # Positions past the table share its last row, which training has seen if the table

@@ -87,7 +87,7 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
     of_2017 = {"positions": ("sinusoidal", "learned"), "norm": ("post", "pre")}
     of_2017 |= {"feed_forward": ("plain",), "qk_norm": (False,), "logit_soft_cap": (0,)}
     of_2017 |= {"normalization": ("layer_norm",), "feed_forward_bias": (True,)}
-    of_2017["scale_outputs"] = (False,)
+    of_2017["scale_outputs"] = of_2017["starts_with_eos"] = (False,)
     of_2017["num_key_value_heads"] = 0, config.num_heads
     config.check_without(of_2017, f"a walk-through, here of {model.workdir},")
     for name, number, most in (

@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.paths import local
 from transformer.system.sharding import name_of
-from transformer.tasks.task import TrainedTask
+from transformer.tasks.task import Pretrained, TrainedTask
 from transformer.training.step import initial_variables
 
 NAMED = 10  # classes listed in a log line
@@ -41,17 +41,23 @@ NAMED = 10  # classes listed in a log line
 def with_its_model(config: Config, workdir: Path, given: Collection[str]) -> Config:
     """The config with the model and the tokenizer of training.init_from.
 
-    given: fields set by flags, such as model.d_model, which stay. `load` refuses what does not fit.
+    given: fields set by flags, such as model.d_model, which stay. `load` refuses what does not fit;
+    flags that do not fit a folder of the hub are refused here.
     A run that has begun has these fields in its own config.
     """
     origin = Path(local(config.training.init_from, "training.init_from"))
     source = workdir if (workdir / "config.json").exists() else origin
-    if not run_config.is_run(source):
-        return config  # a hub folder; or nothing, which `load` reports
-    other = run_config.load(source)
-    is_other_family = other.model.family != config.model.family
-    if is_other_family and not any(name.startswith("model.") for name in given):
-        config = dataclasses.replace(config, model=other.model)
+    if run_config.is_run(source):
+        other = run_config.load(source)
+        is_other_family = other.model.family != config.model.family
+        if is_other_family and not any(name.startswith("model.") for name in given):
+            config = dataclasses.replace(config, model=other.model)
+    elif is_hub_folder(source):
+        with _named():
+            other = _pretrained(source, config).config
+        _check_fits(source, _what_is_shared(other), _what_is_shared(config), given)
+    else:
+        return config  # nothing is there, which `load` reports
     fields, found = run_config.flat(config), _what_is_shared(other)
     changes = {
         name: value
@@ -76,16 +82,23 @@ def load(config: Config) -> TrainedModel:
     parameters do not fit the run. Dropout, activation dtype and heads may differ.
     """
     directory = Path(local(config.training.init_from, "training.init_from"))
-    try:
+    with _named():
         is_of_hub = from_first(lambda: is_hub_folder(directory))
-        model = _of_hub(directory, config) if is_of_hub else restoring.restore(directory)
-    except UserError as error:
-        hint = ""
-        if "--checkpoint" in str(error):
-            hint = f", of {script('evaluate')} --export, which makes a model to begin with"
-        raise UserError(f"training.init_from: {error}{hint}") from error
-    found, expected = _what_is_shared(model.config), _what_is_shared(config)
-    differ = [name for name, x in expected.items() if name not in found or found[name] != x]
+        model = of_hub(directory, config) if is_of_hub else restoring.restore(directory)
+    expected = _what_is_shared(config)
+    _check_fits(directory, _what_is_shared(model.config), expected, expected)
+    return model
+
+
+def _check_fits(
+    directory: Path, found: dict[str, Any], expected: dict[str, Any], names: Collection[str]
+) -> None:
+    """Raises UserError unless a model in `directory` and a run have the same in these fields."""
+    differ = [
+        name
+        for name, x in expected.items()
+        if name in names and (name not in found or found[name] != x)
+    ]
     if differ:
         name = differ[0]
         other = repr(found[name]) if name in found else "missing"
@@ -94,17 +107,34 @@ def load(config: Config) -> TrainedModel:
             f"training.init_from: {name} is {other} in {directory} and {expected[name]!r} in the "
             f"run to begin; give both the same{': ' if flags else ''}{shlex.join(flags)}"
         )
-    return model
 
 
-def _of_hub(folder: Path, config: Config) -> TrainedModel:
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Says in errors that training.init_from is meant."""
+    try:
+        yield
+    except UserError as error:
+        hint = ""
+        if "--checkpoint" in str(error):
+            hint = f", of {script('evaluate')} --export, which makes a model to begin with"
+        raise UserError(f"training.init_from: {error}{hint}") from error
+
+
+def of_hub(folder: Path, config: Config) -> TrainedModel:
+    """The model of a folder of Hugging Face's hub; all but its sizes comes from `config`."""
+    config, task, read_params = _pretrained(folder, config)
+    chosen = restoring.Chosen("last", [0], 0, False)
+    return TrainedModel(folder, config, task, chosen, read_params(), {})
+
+
+def _pretrained(folder: Path, config: Config) -> Pretrained:
     if config.kind.pretrained is None:
         raise UserError(
             f"{folder} holds a model of Hugging Face's, and the task {config.task.name} cannot "
             "begin with one; give the work directory of a run"
         )
-    config, task, params = config.kind.pretrained(folder, config)
-    return TrainedModel(folder, config, task, restoring.Chosen("last", [0], 0, False), params, {})
+    return config.kind.pretrained(folder, config)
 
 
 def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> TrainedModel:

@@ -15,13 +15,17 @@ from transformer.system.paths import DEFINE_path, DEFINE_paths
 if TYPE_CHECKING:
     from transformer.runs.restore import TrainedModel
 
+LANGUAGES = "source_language", "target_language"
 DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig))
 
 
-def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "TrainedModel"]:
+def define_flags(
+    more: Mapping[str, flags.FlagHolder] = {}, directions: bool = False
+) -> Callable[..., "TrainedModel"]:
     """Defines the flags that choose a trained model, its data and its search.
 
-    more: the command's own flags for further config fields, by field.
+    more: the command's own flags for further config fields, by field. directions: whether flags
+      choose the languages of a model of many.
     Returns the function that restores it; `task` is the one that the command is for. Other keyword
     arguments of that function override the flags of the same name.
     """
@@ -58,7 +62,14 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         ),
         **more,
     }
-
+    if directions:
+        source = flags.DEFINE_string(
+            "source_language",
+            None,
+            "The source's language instead of the config's, for vocabularies of M2M100 and NLLB.",
+        )
+        target = flags.DEFINE_string("target_language", None, "The target's, likewise.")
+        overrides |= {f"data.{flag.name}": flag for flag in (source, target)}
     trust_paths = flags.DEFINE_bool(
         "trust_paths",
         False,
@@ -84,6 +95,9 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         directories = [workdir.value, *others]
         options = {**which, "overrides": changes, "trust_paths": trust_paths.value}
         models = [restore(Path(name).expanduser(), **options) for name in directories]
+        for name in LANGUAGES:
+            if changes.get(f"data.{name}"):
+                models[0].task.tokenizers.check_languages(f"--{name}")
         if task not in (None, models[0].config.task.name):
             raise UserError(
                 f"{models[0].workdir} is a run of the task {models[0].config.task.name}; give the "

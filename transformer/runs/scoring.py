@@ -26,6 +26,7 @@ from transformer.runs.evaluation import (
     evaluate_test_set,
     table,
 )
+from transformer.runs.model_flags import LANGUAGES
 from transformer.runs.outputs import Destination
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
@@ -34,7 +35,7 @@ from transformer.system.errors import UserError
 from transformer.tasks.task import find_task
 
 HYPOTHESES = "hypotheses.txt"  # in the folders that evaluate writes
-DATA_FLAGS = ("data_dir", "raw_dir", "test_file", "bleu_tokenizer")  # of the data section
+DATA_FLAGS = ("data_dir", "raw_dir", "test_file", "bleu_tokenizer", *LANGUAGES)  # of data
 
 
 def run(
@@ -104,7 +105,7 @@ def _test_set(
         return None
     languages = pair(asked.languages or "")
     if config:
-        languages = config.data.source_language, config.data.target_language
+        languages = [asked[name].value or getattr(config.data, name) for name in LANGUAGES]
         if config.data.is_tokenized:
             raise UserError(
                 f"{workdir} reads text that is tokenised, and sacreBLEU's test sets are not; "

@@ -116,6 +116,7 @@ def train(
 
         # 2. Make the work directory.
         _begin(workdir, config, task, origin)
+        del origin  # training needs the memory of its parameters
         checkpoints = Checkpoints(
             workdir,
             keep_last=training.keep_last,

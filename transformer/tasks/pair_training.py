@@ -58,13 +58,14 @@ class Seq2SeqTraining(SupervisedTraining):
         self.validation_source = validation_source
 
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
+        measure = self.task.measure  # `super` puts a program for one shape in its place
         programs = super().prepare(state)
         if self.training.full_validation_every:
             variables = state.params, state.extra
             programs |= self.task.prepare(variables, self.validation_source)
         if len(self.corpora) > 1:
             variables, (_, batch) = (state.params, state.extra), next(self.samples())
-            self.measure_sample = self.task.measure.lower(*variables, batch).compile()
+            self.measure_sample = measure.lower(*variables, batch).compile()
             jax.block_until_ready(self.measure_sample(*variables, batch))
             programs["samples of corpora"] = self.measure_sample
         return programs

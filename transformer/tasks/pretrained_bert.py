@@ -5,20 +5,20 @@ It is a folder with config.json, model.safetensors and vocab.txt. A run can begi
 """
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from transformer.data.hub_files import ADVICE, WEIGHTS, HubConfig, HubWeights
 from transformer.data.wordpiece import WordPiece
 from transformer.models.bert import bert_weights
 from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
-from transformer.models.functional import FunctionalModel
+from transformer.models.functional import FunctionalModel, Params
 from transformer.system.errors import UserError
-from transformer.tasks.task import Pretrained
+from transformer.tasks.task import Pretrained, check_hub_family, with_architecture
 
 # Fields of config.json to ignore, besides those common to all models there.
 IRRELEVANT = {
@@ -53,11 +53,7 @@ def read(folder: Path, base: Any) -> Pretrained:
     Its head is the one in the weights file. Raises UserError for a model that ours cannot
     represent.
     """
-    if base.model.family != "bert":
-        raise UserError(
-            f"{folder} holds a model of Hugging Face's, and model.family is {base.model.family!r}; "
-            "a run of the family 'bert' can begin with it"
-        )
+    check_hub_family(folder, base, "bert")
     theirs = HubConfig.read(folder / "config.json", ADVICE)
     weights = HubWeights(folder, "AutoModel", "bert")
     model_config = _model_config(theirs, weights, base.model)
@@ -72,14 +68,7 @@ def read(folder: Path, base: Any) -> Pretrained:
     classes = weights.rows("classifier.weight") or 1
     sizes = Sizes(rows, classes, False, 1, 1)
     model = build_model(model_config, sizes)
-    params = bert_weights.to_ours(weights, model_config, f"{folder / WEIGHTS}")
-    found, expected = (
-        jax.tree.map(lambda x: x.shape, tree) for tree in (params, model.abstract_params())
-    )
-    if found != expected:
-        raise UserError(f"{folder / WEIGHTS} does not fit the config.json beside it")
     theirs.check(IRRELEVANT)
-    weights.check(COPIES if model_config.head != "masked_lm" else (*COPIES, "bert.pooler.*"))
     config = dataclasses.replace(
         base,
         model=model_config,
@@ -88,7 +77,17 @@ def read(folder: Path, base: Any) -> Pretrained:
         ),
     )
     task = HubTask(model, tokenizer, _classes(theirs, classes))
-    return Pretrained(config, task, jax.tree.map(jnp.asarray, params))
+    abstract = model.abstract_params()
+    return Pretrained(config, task, functools.partial(_params, abstract, weights, model_config))
+
+
+def _params(abstract: Params, weights: HubWeights, config: BertConfig) -> Params:
+    params = bert_weights.to_ours(weights, config, f"{weights.path}")
+    found, expected = (jax.tree.map(lambda x: x.shape, tree) for tree in (params, abstract))
+    if found != expected:
+        raise UserError(f"{weights.path} does not fit the config.json beside it")
+    weights.check(COPIES if config.head != "masked_lm" else (*COPIES, "bert.pooler.*"))
+    return params
 
 
 def _classes(theirs: HubConfig, number: int) -> list[str] | None:
@@ -117,20 +116,21 @@ def _model_config(theirs: HubConfig, weights: HubWeights, base: BertConfig) -> B
     ):
         if (found := theirs.take(field, kind, expected)) != expected:
             raise UserError(f"{theirs.path}: {field} is {found!r}; ours has {expected!r} alone")
-    return dataclasses.replace(
-        base,
-        num_layers=theirs.take("num_hidden_layers", int),
-        d_model=theirs.take("hidden_size", int),
-        d_ff=theirs.take("intermediate_size", int),
-        num_heads=theirs.take("num_attention_heads", int),
-        d_k=0,
-        d_v=0,
-        max_positions=theirs.take("max_position_embeddings", int),
-        num_token_types=theirs.take("type_vocab_size", int),
-        attention_bias=True,
-        activation=activations[activation],
-        norm="post",
-        normalization="layer_norm",
-        norm_epsilon=theirs.take("layer_norm_eps", float, 1e-12),
-        head=bert_weights.head_of(weights),
-    )
+    fields = {
+        "num_layers": theirs.take("num_hidden_layers", int),
+        "d_model": theirs.take("hidden_size", int),
+        "d_ff": theirs.take("intermediate_size", int),
+        "num_heads": theirs.take("num_attention_heads", int),
+        "d_k": 0,
+        "d_v": 0,
+        "max_positions": theirs.take("max_position_embeddings", int),
+        "num_token_types": theirs.take("type_vocab_size", int),
+        "attention_bias": True,
+        "activation": activations[activation],
+        "norm": "post",
+        "positions": "learned",
+        "normalization": "layer_norm",
+        "norm_epsilon": theirs.take("layer_norm_eps", float, 1e-12),
+        "head": bert_weights.head_of(weights),
+    }
+    return with_architecture(base, fields)

@@ -1,12 +1,13 @@
 """Sequence to sequence: training, translation and scores on sentence pairs."""
 
+import copy
 import dataclasses
 import functools
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 from absl import logging
@@ -35,6 +36,7 @@ from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, row_shards
+from transformer.tasks import pretrained_seq2seq
 from transformer.tasks.pair_training import Seq2SeqTraining, Texts, check_positions, sizes_of
 from transformer.tasks.source_gain import METRICS, source_scores
 from transformer.tasks.supervised import Supervised, training_batches
@@ -78,16 +80,34 @@ class Seq2Seq(Supervised):
         mesh: jax.sharding.Mesh,
     ):
         super().__init__(data, model, mesh)
-        self.tokenizers = tokenizers
+        self.tokenizers = tokenizers.for_languages(data.languages)
         self.translator = Translator(
-            *(model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)),
+            *(model, self.tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)),
             *(self.source_cut(data), self.reads_blank),
         )
+        self.lines = self._lines()
+
+    def _lines(self) -> LongLines:
         # The memory of a search grows with the longest sentence, and one line must not stall the
         # rest. Tasks whose lines cannot be split leave them whole.
         policy = "split" if self.long_lines == "split" else "whole"
-        limit = data.max_source_length - 1  # the last is EOS
-        self.lines = LongLines(policy, tokenizers.source, limit, WHOLE_UP_TO, self.target_language)
+        limit = self.data.max_source_length - 1  # the last is EOS
+        return LongLines(policy, self.tokenizers.source, limit, WHOLE_UP_TO, self.target_language)
+
+    def between(self, source_language: str, target_language: str) -> Self:
+        """This task for other languages of its vocabulary; they share compiled programs.
+
+        Raises UserError for a vocabulary without languages, or without these.
+        """
+        self.tokenizers.check_languages("between")
+        languages = {"source_language": source_language, "target_language": target_language}
+        other = copy.copy(self)
+        other.data = dataclasses.replace(self.data, **languages)
+        other.tokenizers = self.tokenizers.for_languages(other.data.languages)
+        other.translator = copy.copy(self.translator)
+        other.translator.tokenizers = other.tokenizers
+        other.lines = other._lines()
+        return other
 
     @property
     def target_language(self) -> str:
@@ -265,16 +285,20 @@ def prepare(
             begun_with.tokenizers
             if begun_with
             else get_tokenizers(workdir, config.tokenizer, source, tags, cleaning)
-        )
+        ).for_languages(data.languages)
         for tag in tags:
-            if (number := len(tokenizers.source.encode(tag))) > 2:  # a space may be one of them
+            plain = tokenizers.source.for_language("")
+            if (number := len(plain.encode(tag))) > 2:  # a space may be one of them
                 print(f"note     the tokenizer takes the tag {tag} apart, into {number} tokens")
         limits = data.max_source_length, data.max_target_length
         folder = os.path.join(data.data_dir, "token_cache")
         sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
         encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut, cleaning, tags)
         times = config.tokenizer.num_samples
-        corpora = [token_cache(part.pairs, encoder, folder, num_samples=times) for part in parts]
+        corpora = [
+            token_cache(x.pairs, encoder.for_languages(x.languages), folder, num_samples=times)
+            for x in parts
+        ]
         whole = PairEncoder(tokenizers, source_cut=cut)
         validation_pairs = token_cache(validation_source, whole, folder)
         if data.packing:
@@ -368,5 +392,6 @@ TASK = Task(
     files=FILES,
     ensemble=ensemble,
     score_test_set=score_test_set,
+    pretrained=functools.partial(pretrained_seq2seq.read, kind=Seq2Seq),
     **functions_of(Seq2Seq),
 )

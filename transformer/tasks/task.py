@@ -5,6 +5,7 @@ else of a task than this file describes.
 """
 
 import abc
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -158,12 +159,31 @@ class Pretrained(NamedTuple):
     """A model from elsewhere that a run can begin with.
 
     config: the run's, with the sizes of this model. task: has `model`, and everything that a run
-    needs to begin with it.
+    needs to begin with it. read_params: reads the parameters; UserError if they do not fit.
     """
 
     config: Any
     task: Any
-    params: Params
+    read_params: Callable[[], Params]
+
+
+def check_hub_family(folder: Path, config: Any, family: str) -> None:
+    """Raises UserError if a run's model is of another family than that of a hub folder."""
+    if config.model.family != family:
+        raise UserError(
+            f"{folder} holds a model of Hugging Face's, and model.family is "
+            f"{config.model.family!r}; a run of the family {family!r} can begin with it"
+        )
+
+
+def with_architecture(base: Any, fields: Mapping[str, Any]) -> Any:
+    """The model section `base` with these fields; others of the architecture get their defaults."""
+    defaults = {
+        field.name: field.default
+        for field in dataclasses.fields(base)
+        if field.default is not dataclasses.MISSING and field.metadata.get("architecture", True)
+    }
+    return dataclasses.replace(base, **defaults | dict(fields))
 
 
 class Task(NamedTuple):

@@ -37,7 +37,7 @@ from transformer.models.layers import (
 )
 from transformer.models.loss import Loss, OutputLayer, cross_entropy, output_loss
 from transformer.models.numerics import DropoutRngs, at_least_float32, dropout
-from transformer.models.positions import KINDS, of_stack, segment_positions
+from transformer.models.positions import of_stack, segment_positions
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
 # Heads after the encoder. pre_training: masked_lm, and a pooler with the next-sentence head.
@@ -57,7 +57,7 @@ class BertConfig(LayerConfig):
     head: str = setting(architecture=False)
     positions: str = setting(default="learned")  # earlier commits lack it
 
-    position_kinds = tuple(kind for kind in KINDS if kind != "sinusoidal")
+    position_kinds = tuple(kind for kind in LayerConfig.position_kinds if kind != "sinusoidal")
 
     def __post_init__(self):
         super().__post_init__()

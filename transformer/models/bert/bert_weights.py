@@ -6,6 +6,8 @@ Linear weights there are [out, in]. Normalisations of older files have gamma and
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer.models.bert.bert import BertConfig
@@ -82,16 +84,17 @@ def to_ours(weights: Mapping[str, np.ndarray], config: BertConfig, name: str) ->
         for other in others:
             full = other if other.startswith(_HEADS) else prefix + other
             if full in weights:
-                return weights[full].astype(np.float32)
+                return weights[full]
         raise UserError(f"{name} lacks {others[0]}; take the file from its source again")
 
     params: dict[str, Any] = {}
     for other, path in arrays(config):
-        put(params, path, weight(other))
+        put(params, path, jnp.asarray(weight(other)))
     for other, path in modules(config):
         kernel = weight(f"{other}.weight", f"{other}.gamma")
         ours = {"scale": kernel} if kernel.ndim == 1 else {"kernel": kernel.T}
-        put(params, path, ours | {"bias": weight(f"{other}.bias", f"{other}.beta")})
+        ours["bias"] = weight(f"{other}.bias", f"{other}.beta")
+        put(params, path, jax.tree.map(jnp.asarray, ours))
     return params
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 
 from transformer.models.layers import MOST_LAYERS, NORMS, LayerConfig
-from transformer.models.positions import KINDS
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
 LETTERS = "FLM"  # of layers: see long_attention.py
@@ -29,7 +28,7 @@ class DecoderOnlyConfig(LayerConfig):
     balance_weight: float = setting(architecture=False)
     scale_outputs: bool = False  # work directories of earlier commits lack it
 
-    position_kinds = tuple(kind for kind in KINDS if kind != "learned")
+    position_kinds = tuple(kind for kind in LayerConfig.position_kinds if kind != "learned")
 
     def __post_init__(self):
         super().__post_init__()

@@ -18,7 +18,7 @@ from transformer.models.numerics import (
     multiply,
     row_keys,
 )
-from transformer.models.positions import KINDS, of_stack, sinusoidal_encoding
+from transformer.models.positions import of_stack, sinusoidal_encoding
 from transformer.models.universal.halting import OUTPUTS, Halting, begin, halt
 from transformer.models.universal.separable import SeparableTransition
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -49,7 +49,7 @@ class UniversalConfig(LayerConfig):
     words_per_position: int = 1  # same
     scale_outputs: bool = False  # same
 
-    position_kinds = tuple(kind for kind in KINDS if kind != "learned")
+    position_kinds = tuple(kind for kind in LayerConfig.position_kinds if kind != "learned")
 
     def __post_init__(self):
         super().__post_init__()

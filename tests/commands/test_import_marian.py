@@ -1,7 +1,6 @@
 """Hugging Face's Marian models, of random weights, are ours after an import."""
 
 import dataclasses
-import importlib
 import json
 
 import jax
@@ -10,15 +9,13 @@ import pytest
 import sentencepiece
 from small_configs import PAPER
 
-from transformer.data.hub_files import HubConfig
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.exports import marian
 from transformer.exports.folder import new_folder
-from transformer.exports.import_marian import _model_config, read
 from transformer.exports.workdir import export
 from transformer.runs import init_from
+from transformer.runs.init_from import of_hub
 from transformer.runs.restore import restore
-from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 
 torch = pytest.importorskip("torch", reason=".[bert-test]")
@@ -96,7 +93,7 @@ def theirs(folder):
 
 def test_its_logits_are_theirs(folder, theirs):
     theirs, tokenizer = theirs
-    ours = read(folder, BASE)
+    ours = of_hub(folder, BASE)
     source, target = ours.task.tokenizers
     bound = ours.task.model.bind(ours.params)
     # Ids there by ids here; our PAD is new, and BOS is their padding.
@@ -122,7 +119,7 @@ def test_its_logits_are_theirs(folder, theirs):
 def test_its_search_finds_what_generate_finds(folder, theirs, tmp_path):
     """From the work directory, as translate.py would."""
     theirs, tokenizer = theirs
-    export(read(folder, BASE), tmp_path / "run")
+    export(of_hub(folder, BASE), tmp_path / "run")
     ours = restore(tmp_path / "run")
     lines = [line for line, _ in PAIRS[:3]]
     translations = ours.task.translate(ours.params, {}, lines)
@@ -138,31 +135,20 @@ def test_its_search_finds_what_generate_finds(folder, theirs, tmp_path):
 
 
 def test_it_goes_there_and_back(folder, theirs, tmp_path):
-    ours = read(folder, BASE)
+    ours = of_hub(folder, BASE)
     with new_folder(tmp_path / "again") as temporary:
         marian.write(ours, temporary)
-    again = read(tmp_path / "again", BASE)
+    again = of_hub(tmp_path / "again", BASE)
     assert again.task.tokenizers.source.pieces == ours.task.tokenizers.source.pieces
     assert [x.sha256 for x in again.task.tokenizers] == [x.sha256 for x in ours.task.tokenizers]
     jax.tree.map(np.testing.assert_array_equal, again.params, ours.params)
 
 
 def test_a_run_begins_with_it(folder, tmp_path):
-    model = read(folder, BASE)
+    model = of_hub(folder, BASE)
     export(model, tmp_path / "opus")
     training = dataclasses.replace(model.config.training, init_from=str(tmp_path / "opus"))
     begun = init_from.load(dataclasses.replace(model.config, training=training))
     jax.tree.map(np.testing.assert_array_equal, begun.params, model.params)
     with pytest.raises(UserError, match=r"sampling_alpha leaves out merges, and .* of Marian"):
         begun.task.tokenizers.source.sample_batch(["one"], 0.1, 0)
-
-
-def test_the_config_has_the_sizes_of_opus(tmp_path):
-    config = Config.from_dict(importlib.import_module("configs.opus_mt").get_config().to_dict())
-    opus = {
-        "model_type": "marian", "encoder_layers": 6, "decoder_layers": 6, "d_model": 512,
-        "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "encoder_attention_heads": 8,
-        "decoder_attention_heads": 8, "activation_function": "swish", "scale_embedding": True,
-    }  # fmt: skip
-    opus = HubConfig(opus, tmp_path, "")
-    assert _model_config(opus, PAPER.model) == config.model
