@@ -146,7 +146,7 @@ def test_prefixes_constraints_and_alignments(hub):
     translator, target = hub.task.translator, hub.task.tokenizers.target
     plain = target.for_language("")
     request = Request("one two", "drei", ["zwei", "eins drei"])
-    (found,) = translator._encode([request], None)
+    (found,) = translator.encode([request], None)
     code = hub.task.tokenizers.source.languages
     assert found.source.tolist() == [code["eng_Latn"], *plain.encode("one two"), EOS]
     assert found.prefix == [code["deu_Latn"], *plain.encode("drei")]
