@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer.data import m2m_vocabulary, marian_vocabulary
@@ -198,7 +197,7 @@ def _params(
     theirs = np.argsort(our_channels(config))  # their channel for each of ours
     params: dict[str, Any] = {}
     padding_is_start = is_marian and orders[1][PAD] == orders[1][BOS]
-    # The largest first: memory briefly holds a second copy of each.
+    # The largest first: memory briefly holds a second copy of each (a third by jnp.asarray).
     for ours, names in tables(config).items():
         side = ours != "source_embedding"
         name = next((name for name in names if name in weights), names[0])
@@ -206,13 +205,13 @@ def _params(
         table_VD = table_VD[:, theirs] if is_marian else table_VD
         if padding_is_start:
             table_VD[PAD] = 0
-        params[ours] = {"table_VD": jnp.asarray(table_VD)}
+        params[ours] = {"table_VD": jax.device_put(table_VD)}
         del table_VD
     if is_marian:
         bias_V = weights.take("final_logits_bias", (1, sizes[1]))[0][orders[1]]
         if padding_is_start:
             bias_V[PAD] = NEVER
-        params["output_bias_V"] = jnp.asarray(bias_V)
+        params["output_bias_V"] = jax.device_put(bias_V)
     for module in modules(config):
         expected = at(abstract, module.path)
         shape = expected["kernel" if "kernel" in expected else "scale"].shape[::-1]
@@ -224,6 +223,6 @@ def _params(
         else:
             kernel = kernel[:, theirs] if module.reads else kernel
             ours = {"kernel": (kernel[theirs] if module.writes else kernel).T, "bias": bias}
-        put(params, module.path, jax.tree.map(jnp.asarray, ours))
+        put(params, module.path, jax.device_put(ours))
     weights.check(COPIES)
     return params

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer.models.bert.bert import BertConfig
@@ -89,12 +88,12 @@ def to_ours(weights: Mapping[str, np.ndarray], config: BertConfig, name: str) ->
 
     params: dict[str, Any] = {}
     for other, path in arrays(config):
-        put(params, path, jnp.asarray(weight(other)))
+        put(params, path, jax.device_put(weight(other)))
     for other, path in modules(config):
         kernel = weight(f"{other}.weight", f"{other}.gamma")
         ours = {"scale": kernel} if kernel.ndim == 1 else {"kernel": kernel.T}
         ours["bias"] = weight(f"{other}.bias", f"{other}.beta")
-        put(params, path, jax.tree.map(jnp.asarray, ours))
+        put(params, path, jax.device_put(ours))
     return params
 
 
