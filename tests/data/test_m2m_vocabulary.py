@@ -146,9 +146,12 @@ def test_trimming_keeps_the_pieces_of_a_text(folders, kind):
     full, _ = m2m_vocabulary.read(*folders[kind])
     code = CODES[kind][1]
     token = language_token(kind, code)
-    texts = ["the dog sleeps", f"the é <s> 传 {token}"]
+    texts = ["the dog sleeps", f"the é <s> 传 {token}", "x<s>lazy"]
     small, kept = full.trimmed([code], texts)
     assert list(small.languages) == [code]
+    for wrong in ("de", f"{code}x"):  # even if there is only one
+        with pytest.raises(UserError, match=rf"is '{wrong}', which .* does not have; (did|choose)"):
+            small.for_language(wrong)
     assert small.vocab_size == len(kept) < full.vocab_size - 50
     assert [full.pieces[i] for i in kept] == small.pieces
     assert from_bytes(small.model_bytes).pieces == small.pieces

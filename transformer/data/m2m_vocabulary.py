@@ -101,13 +101,11 @@ class M2MTokenizer(Tokenizer):
 
     def for_language(self, code: str, field: str = "the language") -> Self:
         if code and code not in self.languages:
-            found = list(self.languages)
-            if _CODE.fullmatch(code):  # de for deu_Latn
-                found = [x for x in found if language(x) == language(code)] or found
+            is_short = _CODE.fullmatch(code)  # as de for deu_Latn
+            found = [x for x in self.languages if is_short and language(x) == language(code)]
             if len(found) != 1:
-                raise UserError(
-                    f"{field} is {code!r}, which {self._name} does not have; {nearest(code, found)}"
-                )
+                hint = nearest(code, found or self.languages)
+                raise UserError(f"{field} is {code!r}, which {self._name} does not have; {hint}")
             code = found[0]
         if code == self.language:
             return self
@@ -154,8 +152,9 @@ class M2MTokenizer(Tokenizer):
 
         used: set[str] = set()
         for chunk in in_chunks(map(without_surrogates, texts), CHUNK):
-            for line in self._processor.encode(chunk, out_type=str):
-                used.update(line)
+            parts = [part for text in chunk for part in self._parts(text)[::2]]
+            for pieces in self._processor.encode(parts, out_type=str):
+                used.update(pieces)
         special = [x for x in self.special if x[0] == "<" or x.strip("_") in codes]
         gone = {*self.special} - {*special}
         kept = [
