@@ -1,5 +1,6 @@
 """Every mistake of a user ends with exit code 2 and one line on standard error."""
 
+import contextlib
 import json
 import math
 import os
@@ -27,7 +28,7 @@ from scripts import (
 
 from configs import base
 from transformer.data.labelled_images import load_arrays
-from transformer.runs import train
+from transformer.runs import run_config, train, trusted_paths
 from transformer.runs.restore import restore
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
@@ -58,7 +59,10 @@ def toy(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def trained(toy, toy_run) -> Path:
     """The directory of a run of two steps, with a checkpoint of each."""
-    yield shutil.copytree(toy_run / "run", toy / "run")
+    copy = shutil.copytree(toy_run / "run", toy / "run")
+    with contextlib.chdir(toy):  # as if it had been trained here
+        trusted_paths.remember(run_config.load(copy))
+    yield copy
     shutil.rmtree(toy / "run")
 
 
