@@ -19,8 +19,6 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from transformer.data import text_files
 from transformer.data.remembered import of_file
 from transformer.data.text_files import ending, read_errors, read_lines
@@ -80,7 +78,7 @@ class Records:
         if ending(path) == ".parquet":
             with _open_parquet(path) as file:
                 count = file.metadata.num_rows
-            found = of_file(path, ["bytes", 1], lambda: {"sha256": np.array(file_sha256(path))})
+            found = of_file(path, ["bytes", 1], lambda: {"sha256": file_sha256(path)})
             return count, str(found["sha256"])
         are_objects = ending(path) in _OBJECTS
         counts = str.strip if are_objects else _has_values

@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transformer.system.files import temporary_beside, user_caches
 
-Facts = dict[str, np.ndarray]
+Facts = dict[str, Any]  # arrays, numbers, texts; found again, all are arrays
 
 _WORTH = 3.0  # seconds
 _MOST_BYTES = 4 << 30  # of all facts; those that were not used for longest go
@@ -26,7 +24,7 @@ _SETTLED = 2.0  # seconds: a file may change twice in one tick of its time stamp
 
 
 def remembered(key: Sequence[Any], make: Callable[[], Facts]) -> Facts:
-    """The result of `make`, or what it was for an equal key; arrays of numbers or of text.
+    """The result of `make`, or what it was for an equal key.
 
     key: JSON values, all that the result depends on. The folder is no place to lose a run for:
     what cannot be read there is made, and what cannot be written is not kept.
@@ -34,6 +32,8 @@ def remembered(key: Sequence[Any], make: Callable[[], Facts]) -> Facts:
     if (caches := user_caches()) is None:
         return make()
     path = caches / "data" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.npz"
+    import numpy as np  # here: some of those that import this module do without
+
     with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile):
         # NumPy checks the CRC of what it reads. It leaves a damaged file open that it has opened.
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -82,6 +82,8 @@ def _identity(path: str) -> list[int] | None:
 
 
 def _keep(path: Path, found: Facts) -> None:
+    import numpy as np
+
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
     try:

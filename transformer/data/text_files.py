@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import IO, NamedTuple
 
-import numpy as np
-
 from transformer.data.remembered import Facts, of_file
 from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
@@ -204,7 +202,7 @@ def count_and_hash(path: str, *, counts: Callable[[str], bool] | None = None) ->
 
     def find() -> Facts:
         count, content = _count_and_hash(path, counts)
-        return {"count": np.array(count), "content": np.array(content)}
+        return {"count": count, "content": content}
 
     found = of_file(path, ["text", 1, counts.__name__ if counts else ""], find)
     return int(found["count"]), str(found["content"])
