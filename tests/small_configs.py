@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 
 from absl import flags
 from ml_collections import config_flags
@@ -18,6 +19,9 @@ SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.0}
 MODEL = dataclasses.replace(
     PAPER.model, num_encoder_layers=1, num_decoder_layers=1, max_positions=31, **SMALL
 )
+
+# What a search asks of its tokenizers if it gets token ids.
+NO_LANGUAGES = SimpleNamespace(target=SimpleNamespace(beginning=()))
 
 # Two layers of T-DMCA, the second of which has experts.
 EXPERTS = SMALL | {"layers": "LM", "expert_layer": 2, "num_experts": 4, "expert_d_ff": 7}

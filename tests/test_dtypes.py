@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_batches import masked, pairs
 from small_bert import CONFIG as BERT
-from small_configs import PAPER, SINCE_2017, SMALL, model_config, sizes_of
+from small_configs import NO_LANGUAGES, PAPER, SINCE_2017, SMALL, model_config, sizes_of
 
 from configs import (
     base,
@@ -148,7 +148,7 @@ def test_a_type_that_a_family_does_not_offer():
 
 
 def check_search(model, config, grammar=None, **asked):
-    translator = Translator(model, None, config, data_mesh(jax.devices()[:1]), grammar)
+    translator = Translator(model, NO_LANGUAGES, config, data_mesh(jax.devices()[:1]), grammar)
     inputs = SearchInputs(np.full(B, 9, np.int32), np.full(B, 2, np.int32), **asked)
 
     def search(params, src_BS, inputs):

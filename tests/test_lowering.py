@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import export
 from jax.sharding import AbstractMesh, AxisType
-from small_configs import SINCE_2017, sizes_of
+from small_configs import NO_LANGUAGES, SINCE_2017, sizes_of
 
 from configs import (
     base,
@@ -86,7 +86,7 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
             "train": (train_step, state, batch(parts, 16)),
             "nll": (nll_step, state.params, state.extra, batch(16)),
         }
-    translator = Translator(model, None, config.decoding, MESH)
+    translator = Translator(model, NO_LANGUAGES, config.decoding, MESH)
     search = translator.programs.jitted(beam_size=4, nbest=1)
     inputs = SearchInputs(ints(16))
     return {
