@@ -232,10 +232,13 @@ def keep(workdir: Path, model: TrainedModel) -> None:
         "params_sha256": digest(model.params),
     }
     if not history.is_known(origin):
+        advice = (
+            ", or is not at its end; train it to training.steps, or lower them to where it is, and "
+            "begin again in another --workdir"
+        )
         print(
             f"warning: results of this run cannot be recorded: {model.workdir} does not say how it "
-            "was begun, or is not at its end; train it to training.steps, or lower them to where "
-            "it is, and begin anew in another --workdir",
+            f"was trained{'' if is_hub_folder(model.workdir) else advice}",
             file=sys.stderr,
         )
     if is_first():
