@@ -12,6 +12,7 @@ from transformer.data.sources import Corpus, DataConfig
 from transformer.data.vocabulary import EOS
 from transformer.decoding.forced import Forced
 from transformer.decoding.inputs import Request
+from transformer.decoding.long_lines import Cutter
 from transformer.inference.model import Model
 from transformer.runs.run_config import with_fields
 from transformer.system.errors import UserError
@@ -141,6 +142,18 @@ def test_a_search_begins_with_the_language(hub):
     assert (other.restored.task.data, other.limits) == (data, model.limits)
 
 
+def test_pieces_of_a_long_line_are_full(hub):
+    """Each piece has one token for its language, not each of its words."""
+    source = hub.task.tokenizers.source
+    assert [len(source.encode(x)) for x in ("one two three", "one two", "one two three one")] == [
+        *(4, 3, 5)
+    ]
+    cutter = Cutter.of(source, 4)
+    assert cutter.pieces("one two three one two") == ["one two three", "one two"]
+    assert cutter.first("one two three one") == "one two three"
+    assert not Cutter.of(source, 5).is_long("one two three one")
+
+
 def test_prefixes_constraints_and_alignments(hub):
     """Only the output begins with a language; it belongs to no word."""
     translator, target = hub.task.translator, hub.task.tokenizers.target
@@ -238,6 +251,10 @@ def test_languages_that_cannot_be(hub, tmp_path, random_params):
         prepared(hub, tmp_path, target_language="deu_Lat")
     with pytest.raises(UserError, match=r"^target_language is 'deu_Lat', which .* mean 'deu_Latn"):
         Model(hub).between("eng_Latn", "deu_Lat")
+    with pytest.raises(
+        UserError, match=r"^target_language is empty, and .*; choose one of deu_Latn, "
+    ):
+        Model(hub).between("eng_Latn", "")
     with pytest.raises(UserError, match=r"languages\[1\] is None; give a text"):
         Model(hub).between("eng_Latn", None)
     with pytest.raises(UserError, match=r"the vocabulary has no tokens for languages, as those of"):

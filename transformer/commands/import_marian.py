@@ -48,7 +48,10 @@ def main() -> None:
     check_is_new(output)
     if bool(LANGUAGES.value) != bool(TEXT.value):
         raise UserError("--languages and --text belong together; give both, or neither")
-    model = init_from.of_hub(folder, Config.from_dict(cli.config_of(CONFIG)))
+    config = Config.from_dict(cli.config_of(CONFIG))
+    model = init_from.of_hub(
+        folder, config, config_flags.get_override_values(flags.FLAGS["config"])
+    )
     if LANGUAGES.value:
         full, model = model, trimmed(model, LANGUAGES.value, TEXT.value)
         print(table(full, model))

@@ -21,6 +21,8 @@ Facts = dict[str, Any]  # arrays, numbers, texts; found again, all are arrays
 _WORTH = 3.0  # seconds
 _MOST_BYTES = 4 << 30  # of all facts; those that were not used for longest go
 _SETTLED = 2.0  # seconds: a file may change twice in one tick of its time stamps
+_COUNT = "count of arrays"  # in each file; a damaged one may lack arrays and be a zip file still
+_DAMAGED = OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile
 
 
 def remembered(key: Sequence[Any], make: Callable[[], Facts]) -> Facts:
@@ -34,12 +36,13 @@ def remembered(key: Sequence[Any], make: Callable[[], Facts]) -> Facts:
     path = caches / "data" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.npz"
     import numpy as np  # here: some of those that import this module do without
 
-    with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile):
+    with contextlib.suppress(*_DAMAGED):
         # NumPy checks the CRC of what it reads. It leaves a damaged file open that it has opened.
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             found = dict(file)
-        os.utime(path)
-        return found
+        if int(found.pop(_COUNT)) == len(found):
+            os.utime(path)
+            return found
     start = time.monotonic()
     found = make()
     if time.monotonic() - start >= _WORTH:
@@ -88,7 +91,7 @@ def _keep(path: Path, found: Facts) -> None:
     temporary = temporary_beside(path)
     try:
         with temporary.open("wb") as file:
-            np.savez(file, **found)
+            np.savez(file, **found, **{_COUNT: np.array(len(found))})
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

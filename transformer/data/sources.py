@@ -132,9 +132,14 @@ def open_pairs(
     """
     if config.uses_tfds:
         return DatasetPairs(config, split, columns, clean)
-    if not config.uses_files or "file" in (kinds := config.needed(split)):
+    if not are_text_files(config, split):
         return RecordPairs(config.records(split, columns), clean)
-    return TextPairs(*(config.files(split, kind) for kind in kinds))
+    return TextPairs(*(config.files(split, kind) for kind in config.needed(split)))
+
+
+def are_text_files(config: PairSection, split: str) -> bool:
+    """True for a file of sources and one of targets, False for records."""
+    return config.uses_files and "file" not in config.needed(split)
 
 
 def open_source(config: DataConfig, split: str) -> PairSource:

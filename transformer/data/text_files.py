@@ -204,7 +204,7 @@ def count_and_hash(path: str, *, counts: Callable[[str], bool] | None = None) ->
         count, content = _count_and_hash(path, counts)
         return {"count": count, "content": content}
 
-    found = of_file(path, ["text", 1, counts.__name__ if counts else ""], find)
+    found = of_file(path, ["text", 1, ending(path), counts.__name__ if counts else ""], find)
     return int(found["count"]), str(found["content"])
 
 

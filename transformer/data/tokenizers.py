@@ -18,7 +18,14 @@ from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentenc
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
 from transformer.data.words import words_of
-from transformer.system.errors import COUNT, UserError, check_choice, check_range, setting
+from transformer.system.errors import (
+    COUNT,
+    UserError,
+    check_choice,
+    check_range,
+    nearest,
+    setting,
+)
 from transformer.system.files import write_atomically
 from transformer.system.paths import cannot_read, local
 from transformer.system.reading import read_plain
@@ -125,15 +132,19 @@ class Tokenizers(NamedTuple):
 
     @property
     def sha256(self) -> list[str]:
-        """The hash of each different tokenizer: one if joint, else two."""
+        """The hash of each different tokenizer: one, or those of source and target."""
         return [tokenizer.sha256 for tokenizer in dict.fromkeys(self)]
 
     def for_languages(self, languages: Mapping[str, str]) -> Self:
         """Those for lines of two languages, by the fields of the data section that name them.
 
-        Raises UserError for a language that a vocabulary with languages does not have.
+        Raises UserError for a language that a vocabulary with languages does not have, and for "".
         """
-        sides = zip(self, languages.items(), strict=False)
+        sides = [*zip(self, languages.items(), strict=False)]
+        for tokenizer, (field, code) in sides:
+            if tokenizer.languages and not code:  # a model of many languages needs their tokens
+                hint = nearest(code, tokenizer.languages)
+                raise UserError(f"data.{field} is empty, and the vocabulary has languages; {hint}")
         found = [x.for_language(code, f"data.{field}") for x, (field, code) in sides]
         return type(self)(*found) if found else self
 

@@ -41,8 +41,9 @@ class Cutter:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, limit: int) -> "Cutter":
-        """A Cutter that counts the tokens of a tokenizer."""
-        encode = functools.partial(tokenizer.encode_batch, num_threads=-1)
+        """A Cutter that counts the tokens of a tokenizer; each piece has those of its language."""
+        encode = functools.partial(tokenizer.for_language("").encode_batch, num_threads=-1)
+        limit = max(1, limit - len(tokenizer.beginning))
         return cls(lambda texts: [len(ids) for ids in encode(texts)], limit)
 
     def is_long(self, text: str) -> bool:

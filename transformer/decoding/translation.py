@@ -277,6 +277,8 @@ class Translator:
             (sentence.prefix, "prefix"),
             ([token for phrase in sentence.phrases for token in phrase], "constraints"),
         ):
+            if tokens == self.tokenizers.target.beginning:
+                what = "language"
             if len(sentence.source) and len(tokens) >= longest:
                 raise UserError(
                     f"the {what} of sentence {number} of {total} has {len(tokens)} tokens, and its "

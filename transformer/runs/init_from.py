@@ -121,9 +121,14 @@ def _named() -> Iterator[None]:
         raise UserError(f"training.init_from: {error}{hint}") from error
 
 
-def of_hub(folder: Path, config: Config) -> TrainedModel:
-    """The model of a folder of Hugging Face's hub; all but its sizes comes from `config`."""
+def of_hub(folder: Path, config: Config, given: Collection[str] = ()) -> TrainedModel:
+    """The model of a folder of Hugging Face's hub; all but its sizes comes from `config`.
+
+    given: fields set by flags; raises UserError for one that does not fit.
+    """
+    asked = _what_is_shared(config)
     config, task, read_params = _pretrained(folder, config)
+    _check_fits(folder, _what_is_shared(config), asked, given)
     chosen = restoring.Chosen("last", [0], 0, False)
     return TrainedModel(folder, config, task, chosen, read_params(), {})
 
@@ -232,10 +237,13 @@ def keep(workdir: Path, model: TrainedModel) -> None:
         "params_sha256": digest(model.params),
     }
     if not history.is_known(origin):
+        advice = (
+            ", or is not at its end; train it to training.steps, or lower them to where it is, and "
+            "begin again in another --workdir"
+        )
         print(
             f"warning: results of this run cannot be recorded: {model.workdir} does not say how it "
-            "was begun, or is not at its end; train it to training.steps, or lower them to where "
-            "it is, and begin anew in another --workdir",
+            f"was trained{'' if is_hub_folder(model.workdir) else advice}",
             file=sys.stderr,
         )
     if is_first():

@@ -68,7 +68,9 @@ def define_flags(
             None,
             "The source's language instead of the config's, for vocabularies of M2M100 and NLLB.",
         )
-        target = flags.DEFINE_string("target_language", None, "The target's, likewise.")
+        target = flags.DEFINE_string(
+            "target_language", None, "The target's language instead of the config's."
+        )
         overrides |= {f"data.{flag.name}": flag for flag in (source, target)}
     trust_paths = flags.DEFINE_bool(
         "trust_paths",

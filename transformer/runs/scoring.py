@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl.flags import FlagValues
 
 from transformer.data.languages import pair
-from transformer.data.sources import open_source
+from transformer.data.sources import are_text_files, open_source
 from transformer.data.test_sets import (
     Input,
     TestSet,
@@ -67,6 +68,7 @@ def run(
         evaluate_test_set(model, test, _other(asked.compare, test.name, len(test.sources)))
         return
     check_can_evaluate(model, asked.split)
+    _check_languages(asked, model.task.data)
     others = {split: None for split in asked.split}
     if asked.compare:
         for split in others:
@@ -74,6 +76,19 @@ def run(
             others[split] = _other(asked.compare, split, number)
     for split, other in others.items():
         evaluate(model, split, other)
+
+
+def _check_languages(asked: FlagValues, data: Any) -> None:
+    """Raises UserError for a language where the text of a split cannot follow it."""
+    for name in LANGUAGES:
+        if asked[name].value:
+            files = [split for split in asked.split if are_text_files(data, split)]
+            if files or getattr(data, name.replace("language", "field")):
+                what = f"the {files[0]} text" if files else f"data.{name[:6]}_field"
+                raise UserError(
+                    f"--{name} is {asked[name].value}, and {what} stays the same; give text in "
+                    "these languages as --source and --reference"
+                )
 
 
 def _other(place: str | None, of: str, number: int) -> Other | None:
