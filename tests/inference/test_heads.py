@@ -1,6 +1,7 @@
 """Heads that are switched off or uniform, in all families; against NumPy, and a masked head."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -26,13 +27,17 @@ def changed(model, *switches):
 
 def first_layer(model):
     """The output [S, D] of the encoder's first attention, and its weights [H, S, S]."""
+    return tuple(np.asarray(x[0]) for x in first_layers(model.task.model)(model.params))
 
+
+@functools.lru_cache(maxsize=1)
+def first_layers(model):
     @jax.jit
     def run(params):
-        layer = model.task.model.bind(params).encoder_layers[0].self_attention
+        layer = model.bind(params).encoder_layers[0].self_attention
         return layer.attend_within(X_BSD, MASK, return_weights=True)[:2]
 
-    return tuple(np.asarray(x[0]) for x in run(model.params))
+    return run
 
 
 @pytest.mark.parametrize("name", ["rotary", "relative", "t5", "alibi"])

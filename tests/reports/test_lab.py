@@ -22,6 +22,7 @@ from scripts import environment
 from small_bert import CONFIG as BERT
 from small_bert import PIECES, WORDS
 from small_configs import model_config
+from small_m2m import many_languages
 from small_models import log_probs, trained, trained_model
 from test_attention_maps import CONVOLUTIONAL, RNN, UNIVERSAL, WITHOUT
 from test_pages import EVIL, PHONE, SCRIPTS, in_a_browser
@@ -82,17 +83,18 @@ def searched(model, sentence="one two", nbest=3, **decoding):
     ("run", "ask"),
     [
         ({}, {}),
-        ({"no_repeat_ngram": 2, "coverage_penalty": 0.3}, {"beam": 2, "length_penalty": 0.0}),
+        slow({"no_repeat_ngram": 2, "coverage_penalty": 0.3}, {"beam": 2, "length_penalty": 0.0}),
         slow({"beam_groups": 3, "diversity": 0.5, "beam_size": 3}, {"length_penalty": 1.4}),
         slow({"length_penalty_form": "power", "beam_size": 1}, {"beam": 1}),
     ],
 )
-def test_the_outputs_are_those_of_the_search(model, run, ask):
+def test_the_outputs_are_those_of_the_search(lab, model, run, ask):
     """And the numbers of the tree fit each other and the model's."""
     task, ask = model.task, ASK | ask
-    config = dataclasses.replace(task.translator.config, **run)
-    own = Seq2Seq(task.data, task.tokenizers, task.model, config, task.mesh)
-    lab = Lab(dataclasses.replace(model, task=own))
+    if run:  # else the other tests share its programs
+        config = dataclasses.replace(task.translator.config, **run)
+        own = Seq2Seq(task.data, task.tokenizers, task.model, config, task.mesh)
+        lab = Lab(dataclasses.replace(model, task=own))
     found = asked(lab, **ask)
     settings = {"beam_size": ask["beam"], "length_penalty": ask["length_penalty"]}
     expected = searched(model, nbest=ask["beam"], **run | settings)
@@ -159,7 +161,8 @@ def test_a_beginning_samples_and_switches(lab, model):
     changed = asked(lab, switches=[OFF])
     before = changed["before"]
     assert before["text"] == plain["outputs"][0]["text"]
-    assert before["log_prob"] == plain["outputs"][0]["log_prob"] != before["now"]
+    np.testing.assert_allclose(before["log_prob"], plain["outputs"][0]["log_prob"], rtol=1e-5)
+    assert abs(before["now"] - before["log_prob"]) > 1e-3
     sampled = asked(lab, temperature=1.5, seed=2, switches=[OFF])
     assert sampled["before"]["text"] == texts[2][0]
     params = lab._params([OFF])
@@ -231,6 +234,22 @@ def test_a_decoder_alone_translates_or_continues(random_params):
     np.testing.assert_allclose(measured(lab), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_language_that_is_given_has_no_log_probability(tmp_path):
+    model = many_languages(tmp_path / "hub")
+    lab = Lab(model, ["one two\teins zwei", "two\tzwei"])
+    plain = asked(lab)
+    assert plain["pieces"][0][0] == "eng_Latn"
+    assert plain["nodes"][1]["text"] == "deu_Latn"
+    before = asked(lab, switches=[OFF])["before"]
+    np.testing.assert_allclose(before["log_prob"], plain["outputs"][0]["log_prob"], rtol=1e-4)
+    assert asked(lab, beginning="zwei")["outputs"][0]["text"].startswith("zwei")
+    pairs = ["one two", "two"], ["eins zwei", "zwei"]
+    scored = model.task.score(model.params, model.extra, *pairs)
+    expected = -np.mean(np.concatenate([x.token_log_probs[1:] for x in scored]))
+    np.testing.assert_allclose(measured(lab), expected, rtol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def bert(random_params):
     tokenizer = WordPiece([*PIECES, *WORDS], lowercase=True)
@@ -264,7 +283,7 @@ def test_bert_fills_in_masks(bert):
     for place, word in enumerate(words, 1):
         hidden = [tokenizer.cls, *words, tokenizer.sep]
         hidden[place] = tokenizer.mask
-        log_prob += np.log(np.asarray(chances(np.array([[*hidden, 0]])[:, :5]))[place, word])
+        log_prob += np.log(np.asarray(chances(np.array([[*hidden, 0]])))[place, word])
     nll = measured(lab)
     np.testing.assert_allclose(nll, -log_prob / 3, rtol=1e-4)
     switch = {"map": "encoder", "layer": 0, "head": 0, "way": "uniform"}
@@ -343,6 +362,7 @@ def test_it_serves_its_page_and_answers(server, lab):
         (413, {"Content_Length": str(MOST_BYTES + 1)}),
         (413, {"Content_Length": None}),
         (413, {"Content_Length": "-1"}),
+        (413, {"Content_Length": "9" * 5000}),
         (413, {"Content_Length": "\u00b2"}),
         (415, {"Content_Type": "text/plain"}),
     ],
@@ -371,6 +391,7 @@ def test_requests_of_others_are_refused(server, status, how):
         ({"length_penalty": -1}, "decoding.length_penalty is -1"),
         ({"length_penalty": float("nan")}, "finite number"),
         ({"temperature": 1e-9}, "decoding.temperature"),
+        ({"temperature": 1e39}, "may be 10 at most"),
         ({"seed": -1}, "a whole number from 0 on"),
         ({"tokens": [2]}, "is not in the vocabulary"),
         ({"tokens": [10**9]}, "is not in the vocabulary"),
@@ -417,6 +438,24 @@ def test_a_port_has_one_lab_and_a_closed_page_is_no_error(server, lab, capfd):
     assert capfd.readouterr() == ("", "")
     # Only this machine reaches it.
     assert server.socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_request_that_nobody_waits_for_is_not_answered(server, monkeypatch):
+    found, before = [], threading.active_count()
+    monkeypatch.setitem(server.answers, f"{server.path}ask", found.append)
+    lines = [f"POST {server.path}ask HTTP/1.0", f"Host: {server.host}"]
+    lines += [f"Origin: http://{server.host}", "Content-Type: application/json"]
+    lines += ["Content-Length: 2", "", "{}"]
+    with server.lock, socket.create_connection(server.server_address) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        while threading.active_count() == before:
+            pass
+        connection.close()
+    while threading.active_count() > before:
+        pass
+    assert found == []
+    assert sent(server)[0] == 200
+    assert found == [json.dumps(ASK).encode()]
 
 
 @pytest.mark.slow
@@ -489,7 +528,10 @@ def test_what_a_user_of_the_page_does(tab, lab):
         for name in ("ArrowDown", "ArrowRight", "Enter"):
             done(f"{here}({press % name})")
         assert tab.run("tokens.length") == 1
+        assert tab.run("get('tree').contains(document.activeElement)")  # the keyboard goes on
         assert text("problem") == ""
+        done("get('beginning').value = 'three '; tokens = []; ask()")
+        assert tab.run("get('beginning').value") == "three "  # nobody changes it while one types
         done("matter()")
         assert "each head shows its change" in text("measured")
         done("get('beam').value = 99; ask()")

@@ -18,7 +18,7 @@ from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
 from transformer.system.paths import DEFINE_path
 
-restore_model = define_flags()
+restore_model = define_flags(directions=True)
 FILE = DEFINE_path("file", None, "A small file of pairs, UTF-8, to measure heads on.")
 PORT = flags.DEFINE_integer("port", 0, "The port of the page; 0: a free one.", 0, 65535)
 OPEN = flags.DEFINE_boolean("open", True, "Whether to open the page in the browser.")

@@ -71,7 +71,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
         self._has_bytes = all(map(processor.is_byte, self._byte_ids))
 
-    @property
+    @functools.cached_property
     def pieces(self) -> list[str]:
         return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
 

@@ -250,7 +250,7 @@ def _stacked(layers: Sequence[jax.Array]) -> np.ndarray:
 
 
 def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Token]:
-    language = [tokenizer.pieces[i] for i in tokenizer.beginning]
+    language = [token_text(tokenizer, i) for i in tokenizer.beginning]
     ids = ids[len(language) :]
     words = words_of_tokens(tokenizer, ids)
     whole = words_of(tokenizer.decode(ids)) or [""]
@@ -264,5 +264,5 @@ def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Token]:
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
     text = tokenizer.decode([token]) or BLANK
-    # A byte is only part of a letter, so its name, such as <0xE6>, says more.
-    return tokenizer.pieces[token] if "\ufffd" in text else text
+    # A byte is only part of a letter, so its name, such as <0xE6>, says more; so does a language's.
+    return tokenizer.pieces[token] if "\ufffd" in text or token in tokenizer.beginning else text

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import json
 import math
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +35,7 @@ from transformer.system.errors import UserError
 from transformer.system.reading import Count, parse_json
 
 MOST_BEAM = 16  # more would not be readable
+MOST_EXPONENT = 10.0  # of the length penalty, or temperature: float32 cannot hold much more
 MOST_LINES = 500  # of the file that heads are measured on
 ROWS = 16  # texts with one hidden token each, at once
 
@@ -66,7 +66,7 @@ class Lab:
                 f"{model.workdir} is a run of the task {model.config.task.name}, which has no "
                 "sentences; give the work directory of a translation model or of BERT"
             )
-        self.model, self.places, self.lock = model, places_of(model), threading.Lock()
+        self.model, self.places = model, places_of(model)
         self.has_mask = self.is_bert and model.config.model.head in ("masked_lm", "pre_training")
         self.reads_text = self.is_bert or task.reads_blank  # no pairs
         if not self.is_bert:
@@ -77,7 +77,7 @@ class Lab:
         self._pairs = self._read(lines)
 
     def facts(self) -> dict[str, Any]:
-        """What the page needs before the first answer."""
+        """The settings and heads that the page needs before the first answer."""
         c = DecodingConfig(4, 0.6, 50) if self.is_bert else self.model.task.translator.config
         return {
             "name": self.model.workdir.resolve().name,
@@ -103,27 +103,30 @@ class Lab:
 
     def ask(self, content: bytes) -> dict[str, Any]:
         """The answer to an `Ask`; raises UserError for values that it cannot have."""
-        with self.lock:
-            ask = _parsed(content)
-            params = self._params(ask["switches"])
-            if not ask["source"].strip() and (self.is_bert or not self.reads_text):
-                raise UserError("there is no sentence; type one")
-            return (self._filled if self.is_bert else self._searched)(params, ask)
+        ask = _parsed(content)
+        params = self._params(ask["switches"])
+        if not ask["source"].strip() and (self.is_bert or not self.reads_text):
+            raise UserError("there is no sentence; type one")
+        return (self._filled if self.is_bert else self._searched)(params, ask)
 
     def measure(self, content: bytes) -> dict[str, Any]:
         """The nll of a token of the file, with the switches of an `Ask`."""
         if not self._pairs:
             raise UserError("the lab was started without a file; add --file=pairs.tsv")
-        with self.lock:
-            params = self._params(_parsed(content)["switches"])
-            if self.is_bert:
-                log_probs = self._hidden(params)
-            else:
-                sides = zip(*self._pairs, strict=True)
-                variables = params, self.model.extra
-                found = self.model.task.translator.forced.decode(variables, *map(list, sides))
-                log_probs = np.concatenate([x.log_probs_T for x in found])
+        params = self._params(_parsed(content)["switches"])
+        if self.is_bert:
+            log_probs = self._hidden(params)
+        else:
+            sides = zip(*self._pairs, strict=True)
+            log_probs = np.concatenate(self._forced(params, *map(list, sides)))
         return {"nll": -float(np.mean(log_probs, dtype=np.float64))}
+
+    def _forced(self, params: Params, sources: list, targets: list) -> list[np.ndarray]:
+        """The log-probabilities of each target's tokens, without the language, which is given."""
+        task, variables = self.model.task, (params, self.model.extra)
+        given = len(task.tokenizers.target.beginning)
+        found = task.translator.forced.decode(variables, sources, targets)
+        return [x.log_probs_T[given:] for x in found]
 
     def _searched(self, params: Params, ask: dict[str, Any]) -> dict[str, Any]:
         task, extra = self.model.task, self.model.extra
@@ -137,10 +140,13 @@ class Lab:
                 plain = self._search((self.model.params, extra), sentence, config)
                 self._before = settings, plain
             old = self._before[1].found[0]
-            target = np.asarray(old.tokens, np.int32)
-            (forced,) = task.translator.forced.decode((params, extra), [sentence.source], [target])
-            now = float(forced.log_probs_T.sum(dtype=np.float64))
-            before = {"text": old.text, "score": old.score, "log_prob": old.log_prob, "now": now}
+            pair = [sentence.source], [np.asarray(old.tokens, np.int32)]
+            # Not the search's number: a repetition penalty changes that.
+            then, now = (
+                float(self._forced(x, *pair)[0].sum(dtype=np.float64))
+                for x in (self.model.params, params)
+            )
+            before = {"text": old.text, "score": old.score, "log_prob": then, "now": now}
         source, target = task.tokenizers
 
         @functools.cache
@@ -227,6 +233,11 @@ class Lab:
         if not ask["temperature"]:
             changes |= {"top_k": 0, "top_p": 1.0}
         own = {name: float(ask[name]) for name in ("length_penalty", "temperature")}
+        if max(own.values()) > MOST_EXPONENT:
+            raise UserError(
+                f"the length penalty and the temperature may be {MOST_EXPONENT:g} at most; lower "
+                "them"
+            )
         return dataclasses.replace(self.model.task.translator.config, **changes, **own)
 
     def _sentence(self, ask: dict[str, Any]) -> Sentence:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import secrets
+import select
 import signal
 import socket
 import sys
@@ -58,6 +59,7 @@ class LabServer(ThreadingHTTPServer):
             f"{self.path}measure": lab.measure,
         }
         self.page, self.policy = _page(lab)
+        self.lock = threading.Lock()  # a request at a time
 
     def handle_error(self, request: socket.socket, client_address: Any) -> None:
         """Says nothing of a browser that has gone."""
@@ -77,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_allowed(self.server.answers, f"http://{self.server.host}"):
             return
         length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()) or int(length) > MOST_BYTES:
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MOST_BYTES:
             self._refuse(413, f"a request may have {MOST_BYTES:,} bytes; shorten the text")
             return
         if self.headers.get("Content-Type") != "application/json":
@@ -85,7 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         content = self.rfile.read(int(length))
         try:
-            answer = self.server.answers[self.path](content)
+            with self.server.lock:
+                if self._has_gone():
+                    return
+                answer = self.server.answers[self.path](content)
         except UserError as error:
             self._refuse(400, " ".join(str(error).split()))
             return
@@ -95,6 +100,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(400, DIVERGED)
         else:
             self._send(200, "application/json", text.encode())
+
+    def _has_gone(self) -> bool:
+        """True if the page waits no more, since it has asked something else."""
+        is_readable = select.select([self.connection], [], [], 0)[0]
+        return bool(is_readable) and not self.connection.recv(1, socket.MSG_PEEK)
 
     def _is_allowed(self, paths: Any, origin: str | None = None) -> bool:
         """False, once it has said so, for other hosts, origins and addresses."""
@@ -151,7 +161,7 @@ def serve(lab: Lab, port: int, *, opens: bool) -> None:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
-        threading.Thread(target=_warm_up, args=[lab], daemon=True).start()
+        threading.Thread(target=_warm_up, args=[lab, server.lock], daemon=True).start()
         if opens:
             # Not in this thread: a browser for terminals waits for the page.
             threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
@@ -159,9 +169,9 @@ def serve(lab: Lab, port: int, *, opens: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # a second one does not wait
         signal.signal(number, signal.SIG_DFL)
     # Python cannot end while a thread compiles a program.
-    lab.lock.acquire(timeout=60)
+    server.lock.acquire(timeout=60)
 
 
-def _warm_up(lab: Lab) -> None:
-    with contextlib.suppress(UserError):
+def _warm_up(lab: Lab, lock: threading.Lock) -> None:
+    with lock, contextlib.suppress(UserError):
         lab.warm_up()
