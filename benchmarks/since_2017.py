@@ -9,6 +9,7 @@ also a picture. Means are over seeds. All rows share one standard deviation, poo
 difference from 2017 is significant if it is larger than --quantile of its standard errors.
 """
 
+import argparse
 import json
 import math
 import statistics
@@ -20,7 +21,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from absl import flags
 
 from benchmarks import results_page, timing
 from benchmarks.program import Program, packed_rows, sizes_of
@@ -32,43 +32,46 @@ from transformer.runs import cli, sweep
 from transformer.runs.provenance import ROOT, conditions
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write
-from transformer.system.paths import DEFINE_path
+from transformer.system.paths import argument
 
 SWEEP = str(ROOT / "configs" / "sweeps" / "since_2017.py")
 OLD = "2017"
 
-RESULTS = DEFINE_path("results", None, "Folder with results of the sweep.")
-SPEED = DEFINE_path("speed", None, "What --measure has written.")
-MEASURE = flags.DEFINE_bool("measure", False, "Measure the speed of each row.")
-ROUNDS = flags.DEFINE_integer("rounds", 7, "Measurements of each row.", lower_bound=1)
-OUTPUT = DEFINE_path("output", None, "The JSON file for what is measured.")
-PICTURE = DEFINE_path("picture", None, "A PNG file of differences from 2017.")
 # Of 46 degrees of freedom and 22 comparisons with one row, 5 per cent in all (Bonferroni).
-QUANTILE = flags.DEFINE_float("quantile", 3.24, "Standard errors of a significant difference.")
-FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
+QUANTILE = 3.24
 
 
 def main() -> None:
-    if MEASURE.value:
-        found = measured(ROUNDS.value)
-        if OUTPUT.value:
-            timing.write(OUTPUT.value, {"conditions": conditions(), "rows": found})
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--results", type=argument, help="folder with results of the sweep")
+    parser.add_argument("--speed", type=argument, help="what --measure has written")
+    parser.add_argument("--measure", action="store_true", help="measure the speed of each row")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements of each row")
+    parser.add_argument("--output", type=argument, help="a JSON file for what is measured")
+    parser.add_argument("--picture", type=argument, help="a PNG file of differences from 2017")
+    parser.add_argument("--quantile", type=float, default=QUANTILE, help="of standard errors")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="of the table")
+    args = parser.parse_args()
+    if args.measure:
+        found = measured(args.rounds)
+        if args.output:
+            timing.write(args.output, {"conditions": conditions(), "rows": found})
         for name, row in found.items():
             print(f"{name:16} {timing.shown(row['over_first']['values'], unit=1)}")
         return
-    if not RESULTS.value:
+    if not args.results:
         raise UserError("--results is missing; give the folder that sweep.py has filled")
-    recorded = results_page.by_row(results_page.of_folder(Path(RESULTS.value).expanduser()))
+    recorded = results_page.by_row(results_page.of_folder(Path(args.results)))
     if OLD not in recorded:
-        raise UserError(f"--results={RESULTS.value} lacks the row {OLD} of {SWEEP}")
+        raise UserError(f"--results={args.results} lacks the row {OLD} of {SWEEP}")
     speed = {}
-    if SPEED.value:
-        rows = json.loads(Path(SPEED.value).read_text())["rows"]
+    if args.speed:
+        rows = json.loads(Path(args.speed).read_text())["rows"]
         speed = {name: row["over_first"]["median"] for name, row in rows.items()}
-    print(formatted(*table(recorded, speed), FORMAT.value), end="")
-    if PICTURE.value:
-        check_can_write(Path(PICTURE.value), ".png")
-        draw(recorded, Path(PICTURE.value))
+    print(formatted(*table(recorded, speed, args.quantile), args.format), end="")
+    if args.picture:
+        check_can_write(Path(args.picture), ".png")
+        draw(recorded, Path(args.picture))
 
 
 def measured(rounds: int) -> dict[str, Any]:
@@ -118,7 +121,7 @@ def differences(
 
 
 def table(
-    recorded: Mapping[str, Sequence[Result]], speed: Mapping[str, float]
+    recorded: Mapping[str, Sequence[Result]], speed: Mapping[str, float], quantile: float = QUANTILE
 ) -> tuple[list[str], list[list[str]]]:
     head = ["change", "seeds", "nll, validation", "BLEU, validation", "BLEU, test", "difference"]
     head += ["significant", "parameters", "time of a step"]
@@ -132,7 +135,7 @@ def table(
                 *(name, f"{len(results)}", mean(nll)),
                 *(mean(scores(results, split)) for split in ("validation", "test")),
                 "" if name == OLD else f"{gain:+.2f}",
-                ("no", "yes")[abs(gain) > QUANTILE.value * error] if name != OLD else "",
+                ("no", "yes")[abs(gain) > quantile * error] if name != OLD else "",
                 f"{results[0]['parameters'] / 1e6:.2f} M",
                 f"{speed[name]:.2f}" if name in speed else "",
             ]
@@ -167,4 +170,5 @@ def draw(recorded: Mapping[str, Sequence[Result]], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    with cli.one_line_errors():
+        main()

@@ -38,7 +38,7 @@ def remembered(key: Sequence[Any], make: Callable[[], Facts]) -> Facts:
 
     with contextlib.suppress(*_DAMAGED):
         # NumPy checks the CRC of what it reads. It leaves a damaged file open that it has opened.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened) as file:
             found = dict(file)
         if int(found.pop(_COUNT)) == len(found):
             os.utime(path)
