@@ -129,7 +129,7 @@ def batches(
     order = sorted((i for i in range(len(lengths)) if lengths[i]), key=lambda i: -lengths[i])
     found: list[tuple[Shape, list[int]]] = []
     while order:
-        width = _width(lengths[order[0]])
+        width = width_of(lengths[order[0]])
         rows = most_rows(width)
         if not found or found[-1][0] != (rows * num_devices, width):
             while rows > 1 and len(order) <= max(1, rows // 4) * num_devices:
@@ -140,7 +140,8 @@ def batches(
     return found
 
 
-def _width(length: int) -> int:
+def width_of(length: int) -> int:
+    """The width of rows for sentences of at most this length; widths are few, as programs are."""
     power = 1 << (length - 1).bit_length()
     between = power * 3 // 4
     return max(SHORTEST_WIDTH, between if between > 32 and length <= between else power)

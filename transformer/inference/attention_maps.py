@@ -10,6 +10,7 @@ import numpy as np
 from transformer.data.vocabulary import BOS, EOS, FILLER, PAD, Tokenizer
 from transformer.data.wordpiece import CONTINUES, WordPiece
 from transformer.data.words import words_of
+from transformer.decoding.batching import width_of
 from transformer.decoding.word_alignment import words_of_tokens
 from transformer.models.functional import FunctionalModel
 from transformer.runs.restore import TrainedModel
@@ -25,7 +26,6 @@ SIDES = {
 # The limit for source and target: weights between more tokens would fill the memory, and JAX would
 # end the process.
 MOST_TOKENS = 2048
-WIDTHS = 16  # rows have a multiple of so many tokens
 BLANK = "·"  # a token that decodes to no text by itself
 
 
@@ -217,8 +217,8 @@ def _pieces(tokenizer: WordPiece, ids: Sequence[int]) -> list[Token]:
 
 
 def padded(sentences: Sequence[Sequence[int]]) -> np.ndarray:
-    """The ids with padding; widths are few, so that programs are."""
-    width = -(-max(map(len, sentences)) // WIDTHS) * WIDTHS
+    """The ids with padding."""
+    width = width_of(max(map(len, sentences)))
     return np.array([[*sentence, *[PAD] * (width - len(sentence))] for sentence in sentences])
 
 

@@ -36,6 +36,7 @@ from transformer.system.reading import Count, parse_json
 
 MOST_BEAM = 16  # more would not be readable
 MOST_EXPONENT = 10.0  # of the length penalty, or temperature: float32 cannot hold much more
+MOST_DRAWN = 256  # tokens of a side; the weights of more would take megabytes
 MOST_LINES = 500  # of the file that heads are measured on
 ROWS = 16  # texts with one hidden token each, at once
 
@@ -169,10 +170,10 @@ class Lab:
         pieces = [[token_text(source, i), i] for i in ids]
         if self.reads_text:
             pieces = [[text(i), i] for i in sentence.prefix]
-        found = None
-        if self.attends:
+        found, output = None, tree.found[0].tokens[:-1]
+        if self.attends and max(len(ids), len(output)) <= MOST_DRAWN:
             model = dataclasses.replace(self.model, params=params)
-            maps = attentions_of_ids(model, [[ids], [tree.found[0].tokens[:-1]]])[0]
+            maps = attentions_of_ids(model, [[ids], [output]])[0]
             found = self._page_data(maps, ask["source"], tree.found[0].text)
         return {
             "pieces": pieces,
@@ -294,7 +295,9 @@ def _parsed(content: bytes) -> dict[str, Any]:
     try:
         return parse_json(content, Ask)
     except ValueError as error:  # and of bytes that are no UTF-8
-        raise UserError(f"the request cannot be used: {error}; reload the page") from error
+        raise UserError(
+            f"the request cannot be used: {error}; change that, or reload the page"
+        ) from error
 
 
 @functools.lru_cache(maxsize=2)
