@@ -30,7 +30,7 @@ from ml_collections import config_flags
 from benchmarks import timing
 from transformer.data.text_files import read_lines
 from transformer.data.tokenizers import Tokenizers
-from transformer.data.vocabulary import BOS, EOS, PAD, UNK
+from transformer.data.vocabulary import BOS, EOS, PAD, UNK, Tokenizer
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import Request
 from transformer.decoding.translation import Translator
@@ -186,8 +186,10 @@ def prepare(engine: str, folder: Path):
     return {"engine": engine}, measure
 
 
-class Ids:
+class Ids(Tokenizer):
     """Token ids as text, so that no time goes into tokenization."""
+
+    pieces, sample_batch = (), None
 
     def encode_batch(self, texts, num_threads):
         return [list(map(int, text.split())) for text in texts]

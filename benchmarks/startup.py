@@ -16,6 +16,7 @@ processes together at the worst moment: what is theirs, and what they have mappe
 import argparse
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -92,7 +93,9 @@ def of_pairs(pairs: int, config: Sequence[str], place: Path) -> dict[str, float]
             own.append(sum(x[0] for x in sizes))  # noqa: B023
             mapped.append(sum(x[1] for x in sizes))  # noqa: B023
 
+        before = core_seconds()
         found[f"{name}_seconds"] = seconds_to_step_1(flags, place, cold, watch)
+        found[f"{name}_core_seconds"] = core_seconds() - before
         found[f"{name}_memory"], found[f"{name}_mapped"] = max(own), max(mapped)
     files = {"text": place.glob("train.*"), "tokens": (place / "data").rglob("*")}
     found |= {name: sum(x.stat().st_size for x in paths) / 1e9 for name, paths in files.items()}
@@ -100,11 +103,17 @@ def of_pairs(pairs: int, config: Sequence[str], place: Path) -> dict[str, float]
     return found
 
 
+def core_seconds() -> float:
+    """The seconds of a core that processes of this one took, as far as they have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def draw(by_size: Mapping[str, Mapping[str, float]], path: Path) -> None:
     """Time, memory and disk against the number of pairs."""
     figure, all_axes = panels(3, columns=3, height=3.4, width=12)
     shown = {
-        "seconds to the end of step 1": ("new_seconds", "ready_seconds"),
+        "seconds of a core, to step 1": ("new_core_seconds", "ready_core_seconds"),
         "gigabytes of memory": ("new_memory", "ready_memory"),
         "gigabytes on the disk": ("text", "tokens"),
     }
