@@ -6,9 +6,8 @@ A SentencePiece model cuts text into pieces; a separate list gives each piece it
 import base64
 import copy
 import json
-import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypedDict
 
@@ -16,14 +15,9 @@ import numpy as np
 
 from transformer.data.hub_files import ADVICE, HubConfig, check_ids
 from transformer.data.languages import language
+from transformer.data.listed_pieces import ListedPieces
 from transformer.data.pairs import CHUNK, in_chunks
-from transformer.data.vocabulary import (
-    LINE_BREAKS,
-    UNK,
-    Tokenizer,
-    until_eos,
-    without_surrogates,
-)
+from transformer.data.vocabulary import LINE_BREAKS, UNK, until_eos, without_surrogates
 from transformer.system.errors import UserError, nearest
 from transformer.system.paths import cannot_read
 from transformer.system.reading import checked, parse_json, read_plain
@@ -47,53 +41,27 @@ class _Model(TypedDict):
     sentencepiece: str
 
 
-class M2MTokenizer(Tokenizer):
+class M2MTokenizer(ListedPieces):
     """A SentencePiece model, a list of pieces, and which of these are special.
 
-    Special pieces in a text are tokens, as in Hugging Face's tokenizers.
-
-    model_bytes: JSON, as `to_bytes` makes it.
-    name: its name in errors.
-    Raises UserError for other bytes.
+    Special pieces in a text are tokens, as in Hugging Face's tokenizers. model_bytes: as `to_bytes`
+    makes them.
     """
 
-    def __init__(self, model_bytes: bytes, name: str | os.PathLike = "the tokenizer model"):
-        import sentencepiece
+    system, form, listed = "M2M100 or NLLB", _Model, "pieces"
 
-        try:
-            model = parse_json(model_bytes, _Model)
-            self._pieces, special = model["pieces"], model["special"]
-            self._ids = {piece: i for i, piece in enumerate(self._pieces)}
-            proto = base64.b64decode(model["sentencepiece"], validate=True)
-            if not proto or len(self._ids) != len(self._pieces):
-                raise ValueError("empty, or a piece twice")
-            if self._pieces[: UNK + 1] != _OURS or not {*special} <= {*self._ids} - {""}:
-                raise ValueError("special pieces are missing")
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-            self.languages = {x.strip("_"): self._ids[x] for x in special if x[0] != "<"}
-            code = model["m2m_language"]
-            self.beginning = [self.languages[code]] if code else []
-        except (ValueError, LookupError, RuntimeError) as error:
-            raise UserError(
-                f"{name} is not a vocabulary of M2M100 or NLLB; give the tokenizer file of a work "
-                "directory"
-            ) from error
-        self.model_bytes, self.language = model_bytes, code
-        self.vocab_size = len(self._pieces)
-        self._name, self.special = name, special
+    def _read(self, model: Mapping[str, Any]) -> None:
+        special, code = model["special"], model["m2m_language"]
+        if self._pieces[: UNK + 1] != _OURS or not {*special} <= {*self._ids} - {""}:
+            raise ValueError("special pieces are missing")
+        self.languages = {x.strip("_"): self._ids[x] for x in special if x[0] != "<"}
+        self.beginning = [self.languages[code]] if code else []
+        self.language, self.special = code, special
         longest_first = sorted(special, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})").split
         self._no_text = {*range(UNK + 1), *(self._ids[piece] for piece in special)}
         self._no_text |= {i for piece, i in self._ids.items() if piece.startswith(_MADE_UP)}
         self._neutral = None if code else self
-
-    @property
-    def pieces(self) -> list[str]:
-        return self._pieces
-
-    @property
-    def sentencepiece_model(self) -> bytes:
-        return self._processor.serialized_model_proto()
 
     @property
     def sentencepiece_pieces(self) -> list[str]:
@@ -135,12 +103,6 @@ class M2MTokenizer(Tokenizer):
     def _parts(self, text: str) -> list[str]:
         """Text, a special token, text, ..., text."""
         return self._split(text) if _MAY_BE_SPECIAL.search(text) else [text]
-
-    def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        raise UserError(
-            f"tokenizer.sampling_alpha leaves out merges, and {self._name} is a vocabulary of "
-            "M2M100 or NLLB, whose merges are not known; set tokenizer.sampling_alpha to 0"
-        )
 
     def trimmed(self, codes: Iterable[str], texts: Iterable[str]) -> tuple[Self, np.ndarray]:
         """A smaller tokenizer that takes these texts apart in the same way; and its ids here.

@@ -6,14 +6,12 @@ target may share a list and have two SentencePiece models.
 
 import base64
 import json
-import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
 
-from transformer.data.vocabulary import LINE_BREAKS, UNK, Tokenizer, until_eos, without_surrogates
-from transformer.system.errors import UserError
-from transformer.system.reading import parse_json
+from transformer.data.listed_pieces import ListedPieces
+from transformer.data.vocabulary import LINE_BREAKS, UNK, until_eos, without_surrogates
 
 BEGINNING = b'{"marian_pieces": '  # of model_bytes
 # Models with many target languages expect a piece such as ">>fra<<" at the beginning of a source.
@@ -25,40 +23,13 @@ class _Model(TypedDict):
     sentencepiece: str
 
 
-class MarianTokenizer(Tokenizer):
-    """A SentencePiece model and a list of pieces.
+class MarianTokenizer(ListedPieces):
+    """A SentencePiece model and a list of pieces. model_bytes: as `to_bytes` makes them."""
 
-    model_bytes: JSON, as `to_bytes` makes it.
-    name: its name in errors.
-    Raises UserError for other bytes.
-    """
+    system, form, listed = "Marian", _Model, "marian_pieces"
 
-    def __init__(self, model_bytes: bytes, name: str | os.PathLike = "the tokenizer model"):
-        import sentencepiece
-
-        try:
-            model = parse_json(model_bytes, _Model)
-            self._pieces = model["marian_pieces"]
-            proto = base64.b64decode(model["sentencepiece"], validate=True)
-            if not proto or len(set(self._pieces)) != len(self._pieces) or len(self._pieces) <= UNK:
-                raise ValueError("empty, or a piece twice")
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-        except (ValueError, RuntimeError) as error:
-            raise UserError(
-                f"{name} is not a vocabulary of Marian; give the tokenizer file of a work directory"
-            ) from error
-        self.model_bytes = model_bytes
-        self.vocab_size = len(self._pieces)
-        self._name = name
-        self._ids = {piece: i for i, piece in enumerate(self._pieces)}
-
-    @property
-    def pieces(self) -> list[str]:
-        return self._pieces
-
-    @property
-    def sentencepiece_model(self) -> bytes:
-        return self._processor.serialized_model_proto()
+    def _read(self, model: Mapping[str, Any]) -> None:
+        """There are no other fields."""
 
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         codes, rest = [], []
@@ -72,12 +43,6 @@ class MarianTokenizer(Tokenizer):
             [*code, *(self._ids.get(piece, UNK) for piece in pieces)]
             for code, pieces in zip(codes, batch, strict=True)
         ]
-
-    def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        raise UserError(
-            f"tokenizer.sampling_alpha leaves out merges, and {self._name} is a vocabulary of "
-            "Marian, whose merges are not known; set tokenizer.sampling_alpha to 0"
-        )
 
     def decode(self, ids: Iterable[int]) -> str:
         pieces = [self._pieces[token] for token in until_eos(ids) if token >= UNK]
