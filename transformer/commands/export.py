@@ -43,6 +43,7 @@ WIDTHS = flags.DEFINE_list(
 def main() -> None:
     from transformer.exports import bert_folder, ctranslate2, m2m100, marian, stablehlo
     from transformer.exports.folder import check_is_new, new_folder
+    from transformer.models.marian_weights import is_m2m100
     from transformer.system import distributed
 
     distributed.refuse_jobs(script("export"))
@@ -67,8 +68,7 @@ def main() -> None:
         elif FORMAT.value == "ctranslate2":
             ctranslate2.write(model, folder, QUANTIZATION.value or "float32")
         elif FORMAT.value == "huggingface":
-            is_m2m100 = model.config.model.positions == "fairseq"
-            (m2m100 if is_m2m100 else marian).write(model, folder)
+            (m2m100 if is_m2m100(model.config.model) else marian).write(model, folder)
         else:
             chosen = sorted(set(map(int, widths))) or stablehlo.default_widths(model)
             stablehlo.write(model, folder, chosen)

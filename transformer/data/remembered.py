@@ -25,17 +25,20 @@ _COUNT = "count of arrays"  # in each file; a damaged one may lack arrays and be
 _DAMAGED = OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile
 
 
-def remembered(key: Sequence[Any], make: Callable[[], Facts]) -> Facts:
+def remembered(
+    key: Sequence[Any], make: Callable[[], Facts], may_keep: Callable[[], bool] = lambda: True
+) -> Facts:
     """The result of `make`, or what it was for an equal key.
 
-    key: JSON values, all that the result depends on. The folder is no place to lose a run for:
-    what cannot be read there is made, and what cannot be written is not kept.
+    key: JSON values, all that the result depends on. may_keep: is asked once it is made. The folder
+    is no place to lose a run for: what cannot be read there is made, and what cannot be written is
+    not kept.
     """
+    import numpy as np  # here: some of those that import this module do without
+
     if (caches := user_caches()) is None:
         return make()
     path = caches / "data" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.npz"
-    import numpy as np  # here: some of those that import this module do without
-
     with contextlib.suppress(*_DAMAGED):
         # NumPy checks the CRC of what it reads. It leaves a damaged file open that it has opened.
         with path.open("rb") as opened, np.load(opened) as file:
@@ -45,7 +48,7 @@ def remembered(key: Sequence[Any], make: Callable[[], Facts]) -> Facts:
             return found
     start = time.monotonic()
     found = make()
-    if time.monotonic() - start >= _WORTH:
+    if time.monotonic() - start >= _WORTH and may_keep():
         with contextlib.suppress(OSError):
             _keep(path, found)
     return found
@@ -59,21 +62,8 @@ def of_file(path: str, key: Sequence[Any], make: Callable[[], Facts]) -> Facts:
     before = _identity(path)
     if before is None or time.time() - max(before[-2:]) / 1e9 < _SETTLED:
         return make()
-
-    def checked() -> Facts:
-        found = make()
-        if _identity(path) != before:
-            raise _Changed(found)
-        return found
-
-    try:
-        return remembered([*key, os.path.realpath(path), *before], checked)
-    except _Changed as changed:
-        return changed.args[0]
-
-
-class _Changed(Exception):
-    """A file has changed while it was read; holds what was found, which is not kept."""
+    whole_key = [*key, os.path.realpath(path), *before]
+    return remembered(whole_key, make, may_keep=lambda: _identity(path) == before)
 
 
 def _identity(path: str) -> list[int] | None:

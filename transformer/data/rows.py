@@ -62,7 +62,8 @@ class PackedRows(abc.ABC):
         content = hashlib.sha256()
         for array in (*sides, tokens):
             content.update(array)
-        key = ["rows", 1, np.__version__, content.hexdigest(), *counts, *widths, seed, packing]
+        version = 1, _BLOCK, np.__version__
+        key = ["rows", *version, content.hexdigest(), *counts, *widths, seed, packing]
         found = remembered(key, plan)
         firsts = [0, *found["rows"][ends].tolist()]
         self.corpora = [np.arange(*both) for both in itertools.pairwise(firsts)]
