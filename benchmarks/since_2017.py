@@ -1,4 +1,4 @@
-"""The table of docs/since-2017.md: what each change since 2017 brings, and what it costs.
+"""What each change since 2017 brings, and what it costs: a table.
 
     python benchmarks/since_2017.py --measure --output=speed.json
     python benchmarks/since_2017.py --results=results/since_2017 --speed=speed.json --format=md

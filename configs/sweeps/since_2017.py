@@ -4,8 +4,8 @@
     python benchmarks/since_2017.py
 
 The model is base of table3.py, with 1,200 updates, three seeds. Gated networks have 2/3 of d_ff, so
-that parameters stay about as many. All runs take about four hours of two cores. docs/since-2017.md
-has the results.
+that parameters stay about as many. All runs should take four hours of two cores; none is recorded
+yet. docs/since-2017.md explains the changes.
 """
 
 from typing import Any

@@ -124,7 +124,7 @@ class TreeSearch:
             raise UserError("no output fulfils all that is asked of it; ask for less")
         penalty = LENGTH_PENALTIES[config.length_penalty_form]
         nodes = _nodes(history, lambda n: float(penalty(np.float32(n), config.length_penalty)))
-        ways = [path_to(nodes, i) for i, x in enumerate(nodes) if x.state == "finished"]
+        ways = [_path_to(nodes, i) for i, x in enumerate(nodes) if x.state == "finished"]
         paths = {tuple(nodes[i].token for i in path): path for path in ways}
         return Tree(nodes, translations, [paths[tuple(x.tokens)] for x in translations])
 
@@ -180,7 +180,7 @@ def _nodes(history: dict[str, np.ndarray], penalty: Callable[[int], float]) -> l
     return nodes
 
 
-def path_to(nodes: Sequence[Node], node: int) -> list[int]:
+def _path_to(nodes: Sequence[Node], node: int) -> list[int]:
     """The nodes from the first token to this one."""
     path = []
     while node:
