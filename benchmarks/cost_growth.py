@@ -47,7 +47,7 @@ from ml_collections import config_flags
 
 from benchmarks import timing
 from benchmarks.program import Program, sizes_of
-from benchmarks.synthetic import full_rows
+from benchmarks.synthetic import IDS, full_rows
 from transformer.configs import dialogsum, dialogsum_decoder, dialogsum_dmca
 from transformer.decoding.inputs import SearchInputs
 from transformer.decoding.translation import Translator
@@ -212,7 +212,7 @@ def prepare_training(config: Config, case: Case) -> Prepared:
 def prepare_search(config: Config, case: Case) -> Prepared:
     model = build_model(config.model, sizes_of(config, config.tokenizer.vocab_size))
     decoding = dataclasses.replace(config.decoding, max_length=TARGET, max_extra_length=TARGET)
-    search = Translator(model, None, decoding, data_mesh()).programs.jitted(beam_size=4, nbest=1)
+    search = Translator(model, IDS, decoding, data_mesh()).programs.jitted(beam_size=4, nbest=1)
     src = jax.ShapeDtypeStruct((1, case.length), np.int32)
     inputs = SearchInputs(jax.ShapeDtypeStruct((1,), np.int32))
     shapes = (model.abstract_params(), model.abstract_extra()), src, inputs

@@ -28,9 +28,9 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
+from benchmarks.synthetic import IDS
 from transformer.data.text_files import read_lines
-from transformer.data.tokenizers import Tokenizers
-from transformer.data.vocabulary import BOS, EOS, PAD, UNK, Tokenizer
+from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import Request
 from transformer.decoding.translation import Translator
@@ -186,22 +186,10 @@ def prepare(engine: str, folder: Path):
     return {"engine": engine}, measure
 
 
-class Ids(Tokenizer):
-    """Token ids as text, so that no time goes into tokenization."""
-
-    pieces, sample_batch = (), None
-
-    def encode_batch(self, texts, num_threads):
-        return [list(map(int, text.split())) for text in texts]
-
-    def decode(self, ids):
-        return " ".join(map(str, ids))
-
-
 def ours(model, params, decoding, dtype, folder):
     decoding = {"max_extra_length": 50, "int8": dtype == "int8"} | decoding
     settings = DecodingConfig(**decoding)
-    translator = Translator(model, Tokenizers(Ids(), Ids()), settings, data_mesh())
+    translator = Translator(model, IDS, settings, data_mesh())
     params = jax.tree.map(jax.numpy.asarray, params)
 
     def translate(sentences):

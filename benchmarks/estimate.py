@@ -30,6 +30,7 @@ from benchmarks.collectives import collectives
 from benchmarks.costs import bounds_by_kind, kernels, turns_of_search, unknown_loops
 from benchmarks.kinds import OTHER, UPDATE
 from benchmarks.program import Program, sizes_of, training_flops
+from benchmarks.synthetic import IDS
 from benchmarks.targets import compile_options, target_devices
 from transformer.data.batches import Batch, layout
 from transformer.decoding.inputs import SearchInputs
@@ -90,7 +91,7 @@ def estimate(config: Config) -> dict[str, Any]:
     # Newer Pallas asks the mesh which GPU it makes a kernel for.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         if searches:
-            translator = Translator(program.model, None, config.decoding, mesh)
+            translator = Translator(program.model, IDS, config.decoding, mesh)
             search = translator.programs.jitted(beam_size=config.decoding.beam_size, nbest=1)
             sentences = SENTENCES.value * mesh.size
             tokens = jax.ShapeDtypeStruct((sentences, LENGTH.value), jnp.int32)
