@@ -1,9 +1,10 @@
-"""A small English-German model of everyday sentences, for the model that comes with the project.
+"""A small English-German model of everyday sentences: the one that comes with the project.
 
-    python train.py --config=configs/everyday_en_de.py --workdir=runs/everyday-en-de \
-        --config.data.train_source=FOLDER/train.en.gz --config.data.train_target=FOLDER/train.de.gz \
-        --config.data.validation_source=FOLDER/validation.en.gz \
-        --config.data.validation_target=FOLDER/validation.de.gz
+    python train.py --config=configs/everyday_en_de.py --workdir=runs/everyday-en-de
+    python evaluate.py --workdir=runs/everyday-en-de --split=validation --checkpoint=average
+
+Needs data/tatoeba-de: train.en.gz, train.de.gz, validation.en.gz and validation.de.gz, 165,000 and
+1,000 pairs of sentences of Tatoeba (manythings.org/anki). docs/pretrained.md has more.
 """
 
 from ml_collections import ConfigDict
@@ -13,6 +14,10 @@ from transformer.configs import base
 
 def get_config() -> ConfigDict:
     config = base.get_config()
+    config.data.train_source = "data/tatoeba-de/train.en.gz"
+    config.data.train_target = "data/tatoeba-de/train.de.gz"
+    config.data.validation_source = "data/tatoeba-de/validation.en.gz"
+    config.data.validation_target = "data/tatoeba-de/validation.de.gz"
     config.data.max_source_length = 64
     config.data.max_target_length = 64
     config.tokenizer.vocab_size = 5000
