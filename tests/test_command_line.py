@@ -479,6 +479,7 @@ def test_a_result_is_recorded_and_verified(learned):
         ),
         ("evaluate.py", [*chosen, "--export=out/small"], "out/small is there already; name a new"),
         ("evaluate.py", [*chosen, "--export=x", "--beam_size=1"], "--beam_size is given, and"),
+        ("evaluate.py", ["--workdir=run", "--export_dtype=bfloat16"], "without --export; give"),
         ("evaluate.py", [*chosen, "--export=x", "--ensemble=run"], "--export is for one run; l"),
         (
             "export",

@@ -81,6 +81,12 @@ EXPLAIN = flags.DEFINE_string(
 EXPORT = DEFINE_path(
     "export", None, "A work directory to make, of the chosen parameters and no others."
 )
+EXPORT_DTYPE = flags.DEFINE_enum(
+    "export_dtype",
+    "float32",
+    ("float32", "bfloat16"),
+    "The precision that exported parameters keep; with bfloat16 they take half the space.",
+)
 # Flags of what is scored, if it is no split.
 OWN = tuple(
     flag.name
@@ -118,6 +124,8 @@ def main() -> None:
     refuse_flags("record", RECORD, "is of the splits of a run", *OWN)
     refuse_flags("hypotheses", HYPOTHESES, "translates nothing", "ensemble", *of_result)
     refuse_flags("explain", EXPLAIN, "writes nothing", "output_dir")
+    if EXPORT.value is None and EXPORT_DTYPE.present:
+        raise UserError("--export_dtype is given without --export; give both, or neither")
     if not values.workdir:
         refuse_flags("verify", VERIFY, "without --workdir writes nothing", "output_dir")
     output_dir = values.output_dir and Path(values.output_dir).expanduser()
@@ -129,7 +137,7 @@ def main() -> None:
         recipes.explain_run(EXPLAIN.value, splits, restore_model)
     elif EXPORT.value is not None:
         directory = Path(os.path.normpath(os.path.expanduser(EXPORT.value)))
-        workdir_export.export_chosen(directory, restore_model)
+        workdir_export.export_chosen(directory, restore_model, EXPORT_DTYPE.value)
     elif VERIFY.value is not None:
         if values.ensemble and not values.workdir:
             raise UserError("--ensemble is given without --workdir; give both, or neither")

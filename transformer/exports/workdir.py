@@ -1,10 +1,13 @@
 """A trained model without its training state: one set of parameters, to keep or to give away."""
 
 import contextlib
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+import jax
 
 from transformer.exports.folder import check_is_new, new_folder
 from transformer.runs import run_config
@@ -21,12 +24,20 @@ from transformer.system.reading import MISSING, open_plain
 HISTORY = "starts.jsonl", "metrics.jsonl", ORIGIN
 
 
-def export_chosen(directory: Path, restore: Callable[[], TrainedModel]) -> None:
-    """Exports the model that `restore` returns; first checks all that can go wrong."""
+def export_chosen(
+    directory: Path, restore: Callable[[], TrainedModel], dtype: str = "float32"
+) -> None:
+    """Exports the model that `restore` returns; first checks all that can go wrong.
+
+    dtype: the precision that parameters keep. They stay float32; what is rounded packs well.
+    """
     distributed.refuse_jobs("--export")
     check_no_pattern(directory)
     check_is_new(directory, "export")
     model = restore()
+    if dtype != "float32":
+        rounded = jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), model.params)
+        model = dataclasses.replace(model, params=rounded)
     export(model, directory)
     print(f"written  {directory}, the {model.chosen.checkpoint} of {model.workdir}")
 

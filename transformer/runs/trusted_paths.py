@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformer.runs import run_config
 from transformer.runs.run_config import Config
-from transformer.system import buckets
+from transformer.system.paths import is_elsewhere
 from transformer.system.errors import UserError
 
 DEFAULT = "~/tensorflow_datasets"  # see configs/base.py
@@ -70,7 +70,7 @@ def _paths(config: Config) -> dict[str, str]:
 
 def absolute(path: str) -> str:
     """A path that means the same from any folder; an address does."""
-    return path if buckets.is_address(path) else os.path.abspath(os.path.expanduser(path))
+    return path if is_elsewhere(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def _line(path: str) -> str:

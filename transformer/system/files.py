@@ -18,6 +18,9 @@ from typing import Any
 
 from transformer.system.errors import UserError
 
+# Work directories that come with the project; nothing is written there.
+PRETRAINED = Path(__file__).parents[1] / "pretrained"
+
 ABANDONED = 86400.0  # seconds without a write after which any process counts as dead
 # Groups: host, process. Earlier versions left the host out.
 _TEMPORARY = re.compile(r".+?(?:\.([0-9a-f]{8}))?\.([1-9]\d{0,6})\.(?:tmp|export)")
@@ -112,6 +115,8 @@ def check_can_write(path: Path, *endings: str) -> None:
             raise UserError(f"{path} must end in {' or '.join(endings)}")
         if path.is_dir():
             number = errno.EISDIR
+        elif PRETRAINED in target.parents:
+            number = errno.EROFS
         elif target.is_symlink():  # in a circle
             number = errno.ELOOP
         elif path.exists() and not os.access(path, os.W_OK):

@@ -16,7 +16,10 @@ from typing import Any
 from absl import flags
 
 from transformer.system import buckets
-from transformer.system.errors import UserError
+from transformer.system.errors import UserError, nearest
+from transformer.system.files import PRETRAINED
+
+_PREFIX = "pretrained:"  # and the name of a model that comes with the project
 
 flags.disclaim_key_flags()  # a flag belongs to the module that calls us
 
@@ -24,10 +27,17 @@ flags.disclaim_key_flags()  # a flag belongs to the module that calls us
 def local(path: str | os.PathLike, what: str) -> str:
     """A path on this machine: ~ is expanded, and what lies in a bucket is brought down.
 
-    Raises as `checked` does.
+    pretrained:NAME is a model that comes with the project. Raises as `checked` does.
     """
     name = checked(path, what)
+    if name.startswith(_PREFIX):
+        return str(PRETRAINED / name.removeprefix(_PREFIX))
     return str(buckets.fetch(name)) if buckets.is_address(name) else name
+
+
+def is_elsewhere(path: str) -> bool:
+    """Whether `local` makes another path of it: it is in a bucket or comes with the project."""
+    return path.startswith(_PREFIX) or buckets.is_address(path)
 
 
 def checked(path: str | os.PathLike, what: str, *, in_buckets: bool = True) -> str:
@@ -39,6 +49,12 @@ def checked(path: str | os.PathLike, what: str, *, in_buckets: bool = True) -> s
     name = os.fspath(path)
     if in_buckets and isinstance(path, str) and buckets.is_address(name):
         buckets.check_address(name, what)
+        return name
+    if isinstance(path, str) and name.startswith(_PREFIX):
+        names = sorted(path.name for path in PRETRAINED.iterdir() if path.is_dir())
+        if (model := name.removeprefix(_PREFIX)) not in names:
+            hint = nearest(model, names, _PREFIX)
+            raise UserError(f"{what} is {name}, and no such model comes with the project; {hint}")
         return name
     # Path("gs://a") keeps only one slash.
     scheme = re.match(r"([A-Za-z][\w.+-]+):/", name)
@@ -184,7 +200,7 @@ class _PathFlag(flags.Flag):
     @property
     def value(self) -> Any:
         def here(name: str) -> str:
-            return local(name, f"--{self.name}") if buckets.is_address(name) else name
+            return local(name, f"--{self.name}") if is_elsewhere(name) else name
 
         given = self._value
         return list(map(here, given)) if isinstance(given, list) else given and here(given)
