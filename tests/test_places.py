@@ -48,8 +48,7 @@ NO_PLACES = {
     *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "coordinator"),
     *("real_array", "generated_array", "widths", "prices", "engines"),
     *("worker", "device", "case"),
-    *("source of visualize", "target of visualize", "source of walkthrough"),
-    "target of walkthrough",
+    *("source of visualize", "target of visualize"),
 }
 # Likewise of fields, section by section.
 NO_PLACE_FIELDS = {

@@ -17,7 +17,6 @@ from transformer.data.wordpiece import WordPiece
 from transformer.inference.attention_maps import (
     Token,
     attention_of,
-    attentions,
     by_words,
     has_attention,
     merge_words,
@@ -47,10 +46,9 @@ CONVOLUTIONAL = model_config(
 
 
 def test_it_is_that_of_a_forward_pass(random_params):
-    """For several pairs at once; and by hand for the first encoder layer."""
+    """And by hand for the first encoder layer."""
     model = trained_model(random_params, num_decoder_layers=2)
-    pairs = [(SOURCE, TARGET), ("three", "one two one two one"), ("two one", "")]
-    found, *_, short = attentions(model, pairs)
+    found, short = attention_of(model, SOURCE, TARGET), attention_of(model, "two one", "")
     source, target = model.task.tokenizers
     src_BS = np.array([[*source.encode(SOURCE), EOS]])
     tgt_BT = np.array([[BOS, *target.encode(TARGET)]])

@@ -96,61 +96,43 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
         )
     elif target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
-    return attentions(model, [(source, target)])[0]
+    texts = zip(model.task.tokenizers, (source, target), strict=True)
+    return attention_of_ids(model, *(tokenizer.encode(text) for tokenizer, text in texts))
 
 
-def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[Attention]:
-    """Applies `attention_of` to several pairs of source and target; for a model that translates."""
-    texts = zip(*pairs, strict=True)
-    return attentions_of_ids(
-        model,
-        [
-            tokenizer.encode_batch(side, num_threads=1)
-            for tokenizer, side in zip(model.task.tokenizers, texts, strict=True)
-        ],
-    )
-
-
-def attentions_of_ids(
-    model: TrainedModel, ids: Sequence[Sequence[Sequence[int]]]
-) -> list[Attention]:
-    """Same for the token ids of all sources and of all targets, without EOS."""
-    tokenizers, bound = model.task.tokenizers, bound_to(model)
-    words = bound.words
-    longest = max(map(len, [*(sentence[::words] for sentence in ids[0]), *ids[1]]))
+def attention_of_ids(
+    model: TrainedModel, source_ids: Sequence[int], target_ids: Sequence[int]
+) -> Attention:
+    """`attention_of` for token ids without EOS, of a model that translates."""
+    bound = bound_to(model)
+    longest = max(-(-len(source_ids) // bound.words), len(target_ids))
     if longest > MOST_TOKENS:
         raise UserError(
             f"a text has {longest} tokens, and attention is shown for {MOST_TOKENS} at most; "
             "shorten it"
         )
-    src_BS = padded([[*sentence, EOS] for sentence in ids[0]])
-    tgt_in_BT = padded([[BOS, *sentence] for sentence in ids[1]])
+    arrays = padded([[*source_ids, EOS]]), padded([[BOS, *target_ids]])
     forward = _pair_program(model.task.model)
-    weights, steps = jax.device_get(forward(model.params, model.extra, src_BS, tgt_in_BT))
-    maps = {name: _stacked(layers) for name, layers in bound.attention_maps(weights).items()}
-    found = []
-    for b, (source_ids, target_ids) in enumerate(zip(*ids, strict=True)):
-        source, target = map(_tokens, tokenizers, (source_ids, target_ids))
-        source = _positions(source, words)
-        before = source[:-1] if bound.joins_sides else []
-        inputs = [*before, Token("BOS", -1, "BOS"), *target[:-1]]
-        sides = {"source": source, "target": target, "inputs": inputs}
-        sizes = {name: len(tokens) for name, tokens in sides.items()}
-        own = {
-            name: weights_LBHQK[:, b, :, : sizes[SIDES[name][0]], : sizes[SIDES[name][1]]]
-            for name, weights_LBHQK in maps.items()
-        }
-        counts = {
-            side: counts[b, : sizes[side]]
-            for side, counts in zip(("source", "target"), steps, strict=False)
-        }
-        found.append(Attention(**sides, maps=own, layer=bound.layer_name, steps=counts))
-    return found
+    weights, steps = jax.device_get(forward(model.params, model.extra, *arrays))
+    source, target = map(_tokens, model.task.tokenizers, (source_ids, target_ids))
+    source = _positions(source, bound.words)
+    before = source[:-1] if bound.joins_sides else []
+    inputs = [*before, Token("BOS", -1, "BOS"), *target[:-1]]
+    sides = {"source": source, "target": target, "inputs": inputs}
+    maps = {}
+    for name, layers in bound.attention_maps(weights).items():
+        queries, keys = (len(sides[side]) for side in SIDES[name])
+        maps[name] = _stacked(layers)[:, 0, :, :queries, :keys]
+    counts = {
+        side: counts[0, : len(sides[side])]
+        for side, counts in zip(("source", "target"), steps, strict=False)
+    }
+    return Attention(**sides, maps=maps, layer=bound.layer_name, steps=counts)
 
 
 @functools.lru_cache(maxsize=4)
 def _pair_program(model: FunctionalModel) -> Any:
-    """The compiled weights of pairs, kept for the next ones of the same width."""
+    """The compiled weights of a pair, kept for the next ones of the same widths."""
 
     @jax.jit
     def forward(params, extra, src_BS, tgt_in_BT):

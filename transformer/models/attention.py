@@ -314,15 +314,11 @@ class MultiHeadAttention(nnx.Module):
         return_weights: bool = False,
     ) -> tuple[jax.Array, jax.Array | None, KeyValues]:
         """Self-attention of whole rows. Returns [B, T, D], the weights, and keys and values."""
-        query_BHTK, memory = self.inputs_within(x_BTD, mask)
-        y_BTD, weights_BHTT = self._attend(query_BHTK, memory, mask, rngs, return_weights)
-        return y_BTD, weights_BHTT, memory
-
-    def inputs_within(self, x_BTD: jax.Array, mask: Mask) -> tuple[jax.Array, KeyValues]:
-        """The queries, keys and values of self-attention, at their positions."""
         query_BHTK, memory = self._rotated(x_BTD, mask)
         distances_R = np.arange(1 - x_BTD.shape[1], x_BTD.shape[1])
-        return query_BHTK, memory._replace(scoring=self._scoring(distances_R))
+        memory = memory._replace(scoring=self._scoring(distances_R))
+        y_BTD, weights_BHTT = self._attend(query_BHTK, memory, mask, rngs, return_weights)
+        return y_BTD, weights_BHTT, memory
 
     def cached_key_values(self, x_BSD: jax.Array) -> CachedKeyValues:
         """`key_values`, in the layout of a decoding step."""

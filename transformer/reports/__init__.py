@@ -1,7 +1,7 @@
 """Reports on runs, for people to read.
 
-The ledger of results, learning curves, reports on runs, pictures of attention, the walk-through,
-and how a run differs from a published recipe.
+The ledger of results, learning curves, reports on runs, pictures of attention, and how a run
+differs from a published recipe.
 Nothing here trains a model.
 """
 

@@ -20,7 +20,7 @@ from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import Request, Sentence
 from transformer.inference.attention_maps import (
     Attention,
-    attentions_of_ids,
+    attention_of_ids,
     bound_to,
     encoder_attention,
     padded,
@@ -173,7 +173,7 @@ class Lab:
         found, output = None, tree.found[0].tokens[:-1]
         if self.attends and max(len(ids), len(output)) <= MOST_DRAWN:
             model = dataclasses.replace(self.model, params=params)
-            maps = attentions_of_ids(model, [[ids], [output]])[0]
+            maps = attention_of_ids(model, ids, output)
             found = self._page_data(maps, ask["source"], tree.found[0].text)
         return {
             "pieces": pieces,
