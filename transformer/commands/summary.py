@@ -48,7 +48,7 @@ def main() -> None:
     summary = summary_of(config, model, LENGTH.value)
     print(formatted(HEAD, table(summary), FORMAT.value), end="")
     if FORMAT.value == "text":
-        print(f"MFLOPs: of matrix products in a forward pass over {summary.inputs}")
+        print(f"MFLOPs: of matrix products in a forward pass over {' and '.join(summary.inputs)}")
     if path:
         diagram(summary).write(path)
         print(f"wrote {path}")

@@ -49,7 +49,7 @@ class Part:
 
 class Summary(NamedTuple):
     root: Part
-    inputs: str  # of the forward pass, in words
+    inputs: tuple[str, ...]  # of the forward pass, in words
     last: str  # the module of its last matrix product
 
 
@@ -89,7 +89,7 @@ def table(summary: Summary) -> list[list[str]]:
     """Rows below HEAD; a module's own parameters are its shapes."""
 
     def rows(part: Part, depth: int, name: str) -> Iterator[list[str]]:
-        own = [f"{x.name} {_size(x)}" for x in part.parts if x.shape is not None]
+        own = [f"{x.name} {size(x.shape)}" for x in part.parts if x.shape is not None]
         numbers = f"{part.parameters:,}", f"{part.flops / 1e6:,.2f}"
         yield ["  " * depth + name, part.kind, ", ".join(own), *numbers]
         for inner in part.parts:
@@ -101,8 +101,8 @@ def table(summary: Summary) -> list[list[str]]:
     return list(rows(summary.root, 0, summary.root.name))
 
 
-def _size(part: Part) -> str:
-    return " x ".join(map(str, part.shape)) or "1"
+def size(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "1"
 
 
 def _call(module: nnx.Module, config: Config, length: int) -> Any:
@@ -124,14 +124,12 @@ def _call(module: nnx.Module, config: Config, length: int) -> Any:
     return module.predict(Masked(ones, ones, ones, masked, masked, first - 1, first, ones[:, 0]))
 
 
-def _inputs(config: Config, length: int) -> str:
+def _inputs(config: Config, length: int) -> tuple[str, ...]:
     if config.model.family == "sagan":
-        return "noise for an image, which both networks see"
-    if config.model.family == "bert":
-        return f"a row of {length} tokens"
-    if config.task.name == "language_model":
-        return f"a text of {length} tokens"
-    return f"a source and a target of {length} tokens each"
+        return "noise and a class", "an image and its class"
+    if config.model.family == "bert" or config.task.name == "language_model":
+        return (f"{length} tokens",)
+    return f"{length} source tokens", f"{length} target tokens"
 
 
 def _name_scopes(part: nnx.Module, path: tuple[Any, ...]) -> None:
@@ -201,14 +199,15 @@ def _flops(eqn: Any) -> int:
 def _part(name: str, path: tuple, params: Any, kinds: dict, walk: _Walk) -> Part:
     if not isinstance(params, dict):
         # A loop reads all its parameters at once; its modules begin one after another.
-        begins = max(walk.begins.get(at, UNUSED) for at in (path, path[:-1]))
+        begins = max(walk.begins.get(path, UNUSED), walk.begins.get(path[:-1], 0))
         return Part(name, "", params.shape, params.size, 0.0, begins)
     parts = [_part(str(key), (*path, key), x, kinds, walk) for key, x in params.items()]
     flops = sum(x.flops for x in parts)
     # Modules without parameters, such as sinusoids, belong to the one around them.
     inside = {(*path, key) for key in params}
     flops += sum(
-        own for at, own in walk.flops.items()
+        own
+        for at, own in walk.flops.items()
         if at[: len(path)] == path and not any(at[: len(x)] == x for x in inside)
     )
     if not parts[0].name.isdigit():  # a list has an order of its own
@@ -228,6 +227,5 @@ def _alike(a: Part, b: Part) -> bool:
     same = (a.kind, a.shape, a.parameters, a.flops) == (b.kind, b.shape, b.parameters, b.flops)
     same = same and len(a.parts) == len(b.parts)
     return same and all(
-        x.name == y.name and x.copies == y.copies and _alike(x, y)
-        for x, y in zip(a.parts, b.parts)
+        x.name == y.name and x.copies == y.copies and _alike(x, y) for x, y in zip(a.parts, b.parts)
     )
