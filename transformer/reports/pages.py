@@ -121,6 +121,11 @@ class Picture(Figure):
         super().__init__(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(self)
         self.fonts = fonts_for("".join(texts))
+        self.about: dict[str, str] = {}
+
+    def describe(self, title: str, alt: str) -> None:
+        """Gives PNG and SVG files a title, and a text for those who cannot see the picture."""
+        self.about = {"Title": title, "Description": alt}
 
     def write(self, path: Path, dpi: int = 150) -> None:
         """Writes a user's file: SVG if its name ends so, else PNG; a pipe may have any name."""
@@ -138,9 +143,13 @@ class Picture(Figure):
         # No date and no random names: the same figure gives the same file.
         svg = {"svg.fonttype": fonttype, "svg.hashsalt": "transformer"}
         about = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
+        about |= self.about if form != "pdf" else {}
         with rc_context(svg), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing from")
             self.savefig(content, format=form, dpi=dpi, metadata=about)
+        if form == "svg" and self.about:
+            desc = f"</title><desc>{html.escape(self.about['Description'])}</desc>".encode()
+            return content.getvalue().replace(b"</title>", desc, 1)
         return content.getvalue()
 
     def _repr_png_(self) -> bytes:
