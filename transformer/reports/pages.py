@@ -35,6 +35,8 @@ bdi { overflow-wrap: break-word; }
 @media print { body { max-width: none; } }
 """
 
+NOT_IN_XML = bytes(i for i in range(32) if chr(i) not in "\t\n\r")  # a token may have them
+
 
 class Html(str):
     """Text that already is HTML; `cell` does not escape it."""
@@ -147,10 +149,13 @@ class Picture(Figure):
         with rc_context(svg), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing from")
             self.savefig(content, format=form, dpi=dpi, metadata=about)
-        if form == "svg" and self.about:
-            desc = f"</title><desc>{html.escape(self.about['Description'])}</desc>".encode()
-            return content.getvalue().replace(b"</title>", desc, 1)
-        return content.getvalue()
+        if form != "svg":
+            return content.getvalue()
+        found = content.getvalue().translate(None, NOT_IN_XML)
+        if not self.about:
+            return found
+        alt = html.escape(self.about["Description"])
+        return found.replace(b"</title>", f"</title><desc>{alt}</desc>".encode(), 1)
 
     def _repr_png_(self) -> bytes:
         return self.drawn("png")
