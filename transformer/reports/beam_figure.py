@@ -60,15 +60,15 @@ def draw_tree(tree: Tree, text: Callable[[int], str]) -> Picture:
         if steps[i] > last:
             continue
         state = "output" if i in output else node.state
-        look = {"color": COLOURS[state], "zorder": 2 if i in output else 1}
+        colour = COLOURS[state]
         if i:
             xs, ys = (steps[node.parent], steps[i]), (heights[node.parent], heights[i])
-            axes.plot(xs, ys, linewidth=1.6 if i in output else 0.7, **look)
+            look = {"linewidth": 1.6, "zorder": 2} if i in output else {"linewidth": 0.7}
+            axes.plot(xs, ys, color=colour, **look)
         shown = texts[i].replace("$", r"\$") + (f" {node.probability:.2f}" if i else "")
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        axes.text(
-            steps[i], heights[i], shown, fontsize=7, ha="center", va="center", bbox=box, **look
-        )
-    lines = [Line2D([], [], color=colour, label=state) for state, colour in COLOURS.items()]
+        look = {"ha": "center", "va": "center", "fontsize": 7, "color": colour, "zorder": 3}
+        look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        axes.text(steps[i], heights[i], shown, **look)
+    lines = [Line2D([], [], color=x, label=state) for state, x in COLOURS.items()]
     figure.legend(handles=lines, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure
