@@ -1,11 +1,12 @@
-"""The standard pictures of a run for slides, as SVG and PNG, with texts that describe them.
+"""The standard pictures of a run for slides, as SVG and PNG.
 
     python -m transformer pictures --workdir=runs/demo --output=slides
     python -m transformer pictures --workdir=runs/demo --output=slides --only=attention,masks \\
         --source="The kitchen will be quiet next week."
 
 Without --source the sentence is one of the evaluated split. What a model does not have, such as the
-attention of an LSTM, is left out, and a line says so. alt.md has the texts; an SVG holds its own.
+attention of an LSTM, is left out, and a line says so. alt.md describes the pictures for those who
+cannot see them; an SVG holds its own text.
 """
 
 from absl import flags

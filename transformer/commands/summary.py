@@ -1,4 +1,4 @@
-"""The modules of a model: shapes, parameters and FLOPs, as a table and as a diagram.
+"""A model's modules, with shapes, parameters and FLOPs: a table, and a diagram.
 
     python -m transformer summary --config=base
     python -m transformer summary --workdir=runs/demo --diagram=demo.svg
@@ -24,8 +24,8 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config file (default: configs/demo.py, or the config of --workdir's run)."
 )
 WORKDIR = DEFINE_path("workdir", None, "A run, whose vocabulary has its true size.")
-LENGTH = flags.DEFINE_integer("length", 32, "The tokens of each sentence.", lower_bound=1)
-CLASSES = flags.DEFINE_integer("classes", 10, "Of labelled data, without a run.", lower_bound=1)
+LENGTH = flags.DEFINE_integer("length", 32, "The tokens of each sentence.", 1, 100_000)
+CLASSES = flags.DEFINE_integer("classes", 10, "Of labelled data, without a run.", 1, 1_000_000)
 FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
 DIAGRAM = DEFINE_path("diagram", None, "A PNG or SVG file to draw the model in.")
 
