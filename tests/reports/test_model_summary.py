@@ -105,6 +105,7 @@ def test_the_diagram_has_the_boxes_of_figure_1():
     assert figure.drawn("svg") == diagram(small()).drawn("svg")
 
 
+@pytest.mark.filterwarnings("ignore:The chararray class")  # of NumPy, for treescope
 def test_treescope_shows_a_model():
     treescope = pytest.importorskip("treescope")
     model = build_model(SMALL.model, sizes_of(31))

@@ -45,8 +45,13 @@ class Run:
         """The given source, or the first short one of the evaluated split."""
         if self.source is not None:
             return self.source
-        found = (x for x in self.texts.sources if len(words_of(x)) in FEW_WORDS)
-        return next(found, self.texts.sources[0])
+        try:
+            sources = [source for source in self.texts.sources if source.strip()]
+        except UserError as error:
+            raise UserError(f"no sentence is given; add --source='...' ({error})") from error
+        if not sources:
+            raise UserError("no sentence is given; add --source='...'")
+        return min(sources, key=lambda source: len(words_of(source)) not in FEW_WORDS)
 
     @functools.cached_property
     def attention(self) -> Attention:
@@ -56,6 +61,12 @@ class Run:
         """A picture of the page of attention."""
         draw = pictures(self.model, self.attention).get(name)
         return draw and draw()
+
+    def by_length(self) -> Picture | None:
+        data = self.model.config.data
+        if not hasattr(data, "target_language"):
+            return None
+        return lengths_figure({"BLEU": (data, self.texts)})
 
     def curves(self) -> Picture:
         metrics = self.model.config.kind.metrics
@@ -90,7 +101,7 @@ PICTURES: dict[str, tuple[Callable[[Run], Picture | None], str]] = {
         "Loss and scores while the model trained, against the number of updates.",
     ),
     "by_length": (
-        lambda run: lengths_figure({"BLEU": (run.model.config.data, run.texts)}),
+        Run.by_length,
         "BLEU of sentences in groups by the number of words of the source.",
     ),
 }
