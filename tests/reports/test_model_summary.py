@@ -14,7 +14,7 @@ from transformer.reports.diagram import diagram
 from transformer.reports.model_summary import abstract_model, summary_of, table
 from transformer.runs.run_config import Config
 
-# By family: a preset, and the tolerance of its formula, which leaves small products out.
+# By family: a preset, and how far its formula may be off.
 FAMILIES = {
     "transformer": ("demo", 0),
     "rnn": ("demo_rnn", 0.05),

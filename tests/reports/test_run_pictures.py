@@ -53,7 +53,7 @@ def test_what_a_model_lacks_is_left_out(random_params, tmp_path):
     assert left_out["positions"].endswith("the model has none")
     assert "evaluate the run first" in left_out["by_length"]
     (said,) = (x for x in write_pictures(Run(lstm), tmp_path / "x", ["beam_tree"]) if "left" in x)
-    assert "no sentence is given; add --source='...' (cannot read run/eval/test" in said
+    assert "no sentence is given; add --source='...' (cannot read " in said
     alt = (tmp_path / "alt.md").read_text()
     assert alt.count("](") == 2
     assert f"![{PICTURES['architecture'][1]}](architecture.png)" in alt

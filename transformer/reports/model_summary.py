@@ -42,7 +42,7 @@ class Part:
     shape: tuple[int, ...] | None = None  # of a parameter
     parameters: int = 0
     flops: float = 0.0
-    begins: int = UNUSED
+    begins: int = dataclasses.field(default=UNUSED, compare=False)
     parts: tuple["Part", ...] = ()
     copies: int = 1
 
@@ -214,18 +214,10 @@ def _part(name: str, path: tuple, params: Any, kinds: dict, walk: _Walk) -> Part
         parts = sorted(parts, key=lambda x: x.begins)
     merged: list[Part] = []
     for part in parts:
-        if merged and part.name.isdigit() and _alike(merged[-1], part):
-            merged[-1] = dataclasses.replace(merged[-1], copies=merged[-1].copies + 1)
+        last = merged[-1] if merged and part.name.isdigit() else None
+        if last and last == dataclasses.replace(part, name=last.name, copies=last.copies):
+            merged[-1] = dataclasses.replace(last, copies=last.copies + 1)
         else:
             merged.append(part)
     size, begins = sum(x.parameters for x in parts), max(x.begins for x in parts)
     return Part(name, kinds.get(path, "Dict"), None, size, flops, begins, tuple(merged))
-
-
-def _alike(a: Part, b: Part) -> bool:
-    """Whether two differ only in their names and places."""
-    same = (a.kind, a.shape, a.parameters, a.flops) == (b.kind, b.shape, b.parameters, b.flops)
-    same = same and len(a.parts) == len(b.parts)
-    return same and all(
-        x.name == y.name and x.copies == y.copies and _alike(x, y) for x, y in zip(a.parts, b.parts)
-    )
