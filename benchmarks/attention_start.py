@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from transformer.reports.plots import write_curves
+from transformer.reports.plots import curves_figure
 from transformer.runs import cli
 from transformer.runs.checkpoints import saved_steps
 from transformer.runs.restore import restore
@@ -145,7 +145,8 @@ def main() -> None:
         for name, curve in curves(workdir).items():
             panels[name][workdir.name] = curve
     if OUT.value:
-        write_curves(Path(OUT.value), "When does attention begin to look?", panels)
+        figure = curves_figure("When does attention begin to look?", panels)
+    figure.write(Path(OUT.value), dpi=130)
 
 
 if __name__ == "__main__":

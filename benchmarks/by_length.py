@@ -11,10 +11,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from transformer.reports import ledger
-from transformer.reports.pages import panels
-from transformer.reports.plots import style
 from transformer.reports.tables import aligned
-from transformer.reports.translation_report import BOUNDS
+from transformer.reports.translation_report import BOUNDS, lengths_figure
 from transformer.reports.translations import bleu_by_length, groups, names_of
 from transformer.runs import cli
 from transformer.system.errors import UserError
@@ -32,28 +30,21 @@ def main() -> None:
     check_can_write(path, ".png")
     if not RESULTS.value:
         raise UserError("--results is missing; give files of the ledger")
-    figure, (axes,) = panels(1, columns=1, height=4.5, width=9)
+    runs = {}
     paths = [Path(name).expanduser() for name in RESULTS.value]
     names = names_of([file.with_suffix("") for file in paths])
-    for number, (name, file) in enumerate(zip(names, paths, strict=True)):
+    for name, file in zip(names, paths, strict=True):
         data, texts = ledger.translations(file, "test", DATA_DIR.value, RAW_DIR.value)
-        sizes = {key: len(members) for key, members in groups(texts.sources, BOUNDS).items()}
-        if number == 0:
-            first = texts.references
-            lines = [["", *sizes], ["sentences", *map(str, sizes.values())]]
-            axes.set_xticks(range(len(sizes)), [f"{x}\n{n} sentences" for x, n in sizes.items()])
-        if texts.references != first:
+        if runs and texts.references != next(iter(runs.values()))[1].references:
             raise UserError(f"{file} is of other sentences; give results on the same data")
+        runs[name] = data, texts
+    sizes = {key: str(len(members)) for key, members in groups(texts.sources, BOUNDS).items()}
+    lines = [["", *sizes], ["sentences", *sizes.values()]]
+    for name, (data, texts) in runs.items():
         found = bleu_by_length(data, texts, BOUNDS).values()
         lines.append([name, *(f"{bleu:.2f}" for bleu in found)])
-        look = style(number, len(sizes)) | {"markersize": 4}
-        axes.plot(range(len(sizes)), list(found), label=name.replace("$", r"\$"), **look)
     print(aligned(lines), end="")
-    axes.set_xlabel("words of the source")
-    axes.set_ylabel("BLEU")
-    axes.grid(color="0.9")
-    figure.legend(frameon=False, loc="outside right upper")
-    figure.write(path, dpi=130)
+    lengths_figure(runs).write(path, dpi=130)
     print(f"wrote {path}")
 
 

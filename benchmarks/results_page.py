@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from transformer.decoding.config import DecodingConfig
 from transformer.reports import ledger
 from transformer.reports.ledger import Result
-from transformer.reports.plots import label, write_curves
+from transformer.reports.plots import curves_figure, label
 from transformer.reports.results import checkpoint_flags, search_flags
 from transformer.reports.tables import formatted
 from transformer.runs import cli, history
@@ -330,7 +330,7 @@ def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
         for metric, curve in result["curve"].items():
             if curve:
                 panels[f"validation {label(metric)}"][name] = curve
-    write_curves(path, title, panels or {"no curves": {}})
+    curves_figure(title, panels or {"no curves": {}}).write(path, dpi=130)
 
 
 def write() -> None:

@@ -156,8 +156,10 @@ def only(*families: str):
 def test_its_pages_are_made(whole):
     family, workdir = whole
     command = ["--workdir=whole", "--source=one two three", "--figure=x.svg", "--target=Eno"]
-    command += ["--picture=steps"] if family == "universal" else []
     succeeded(run("visualize", *command, cwd=workdir.parent))
+    options = ["--source=one two three", "--target=Eno", "--output=x", "--only=steps,masks"]
+    lines = succeeded(run("pictures", "--workdir=whole", *options, cwd=workdir.parent)).out
+    assert (b"left out  steps" in lines) == (family != "universal")
     page = (workdir.parent / "attention.html").read_text()
     assert "<h2>Positions</h2>" in page
     assert ("<h2>Steps</h2>" in page) == (family == "universal")

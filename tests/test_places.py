@@ -48,7 +48,7 @@ NO_PLACES = {
     *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "coordinator"),
     *("real_array", "generated_array", "widths", "prices", "engines"),
     *("worker", "device", "case"),
-    *("source of visualize", "target of visualize"),
+    *("source of visualize", "target of visualize", "source of pictures", "target of pictures"),
 }
 # Likewise of fields, section by section.
 NO_PLACE_FIELDS = {

@@ -91,7 +91,6 @@ def test_the_page_has_the_lectures_pictures(directory):
         (["--source=one", "--out=x.txt"], "x.txt must end in .html"),
         (["--source=one", "--out=", "--figure=x.png/y.png"], "cannot write x.png/y.png: Not a dir"),
         (["--source=one", "--figure=y.svg", "--heads=a"], "must be numbers"),
-        (["--source=one", "--figure=y.svg", "--picture=steps"], "a model without steps"),
     ],
 )
 def test_what_cannot_be_drawn(directory, flags, message):

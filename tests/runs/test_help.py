@@ -10,7 +10,7 @@ from scripts import ROOT, run, succeeded
 
 from transformer.__main__ import COMMANDS, FIRST
 from transformer.inference.attention_maps import SIDES
-from transformer.reports.attention_page import ABOUT
+from transformer.reports.tables import FORMATS
 
 # Imports each command in a process forked from one that has imported what they share.
 LAZY = """
@@ -93,8 +93,8 @@ def test_flags_that_choose_a_model_come_first(tmp_path):
 @pytest.mark.parametrize(
     ("name", "flag", "choices"),
     [
-        ("visualize", "picture", ["attention", *ABOUT]),
         ("visualize", "attention", SIDES),
+        ("summary", "format", FORMATS),
     ],
 )
 def test_choices_are_those_of_the_library(name, flag, choices, tmp_path):

@@ -7,13 +7,12 @@
 The page (attention.html) is one file that any browser opens, without a network. It shows all layers
 and heads, as lines, as matrices or all at once; tokens or whole words; the mean of the heads; and
 attention rollout. Below are the model's positional encodings, the masks and the learning rate.
-Figures, PNG or SVG, are for papers: the heads of one layer, or another picture of the page
-(--picture). Without --target the model's own translation is shown. BERT takes only --source, or
-also --target as sentence B.
+The figure, PNG or SVG, is for papers: the heads of one layer; `pictures` writes the others. Without
+--target the model's own translation is shown. BERT takes only --source, or also --target as
+sentence B.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -22,18 +21,11 @@ from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
 
-if TYPE_CHECKING:
-    from transformer.inference.attention_maps import Attention
-    from transformer.reports.pages import Picture
-    from transformer.runs.restore import TrainedModel
-
 restore_model = define_flags()
 SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
 TARGET = flags.DEFINE_string("target", None, "A translation (default: the model's own).")
 OUT = DEFINE_path("out", "attention.html", "The page to write; empty: none.")
 FIGURE = DEFINE_path("figure", None, "A PNG or SVG file to write as well.")
-PICTURES = "attention", "steps", "positions", "masks", "learning_rate"
-PICTURE = flags.DEFINE_enum("picture", "attention", PICTURES, "What the figure shows.")
 ATTENTION = flags.DEFINE_enum(
     "attention",
     None,
@@ -45,20 +37,6 @@ HEADS = flags.DEFINE_list("heads", None, "Its heads, from 1, e.g. 1,4 (default: 
 WORDS = flags.DEFINE_boolean("words", False, "Whether the figure has words in place of tokens.")
 
 
-def _figure(model: "TrainedModel", found: "Attention", heads: list[int] | None) -> "Picture":
-    """The figure that the flags ask for."""
-    from transformer.reports.attention_page import pictures
-    from transformer.reports.figures import draw_attention
-
-    if PICTURE.value == "attention":
-        return draw_attention(found, ATTENTION.value, LAYER.value, heads, WORDS.value)
-    drawn = pictures(model, found)
-    figure = drawn[PICTURE.value]() if PICTURE.value in drawn else None
-    if figure is None:
-        raise UserError(f"{model.workdir} has a model without {PICTURE.value}; choose another")
-    return figure
-
-
 def _writable(name: str, endings: tuple[str, ...]) -> Path:
     path = Path(name).expanduser()
     check_can_write(path, *endings)
@@ -68,6 +46,7 @@ def _writable(name: str, endings: tuple[str, ...]) -> Path:
 def main() -> None:
     from transformer.inference.attention_maps import attention_of, by_words
     from transformer.reports.attention_page import attention_page
+    from transformer.reports.figures import draw_attention
 
     if not SOURCE.value:
         raise UserError("no sentence is given; add --source='...'")
@@ -81,7 +60,7 @@ def main() -> None:
     found = attention_of(model, SOURCE.value, TARGET.value)
     target = TARGET.value or " ".join(by_words(found.target[:-1])[0])
     if picture:  # first, since it may be refused
-        figure = _figure(model, found, heads)
+        figure = draw_attention(found, ATTENTION.value, LAYER.value, heads, WORDS.value)
         figure.write(picture)
         if not figure.fonts.complete:
             print("some letters are in no font of this machine; install one, such as Noto")

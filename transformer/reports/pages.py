@@ -35,6 +35,8 @@ bdi { overflow-wrap: break-word; }
 @media print { body { max-width: none; } }
 """
 
+NOT_IN_XML = bytes(i for i in range(32) if chr(i) not in "\t\n\r")  # a token may have them
+
 
 class Html(str):
     """Text that already is HTML; `cell` does not escape it."""
@@ -121,6 +123,11 @@ class Picture(Figure):
         super().__init__(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(self)
         self.fonts = fonts_for("".join(texts))
+        self.about: dict[str, str] = {}
+
+    def describe(self, title: str, alt: str) -> None:
+        """Gives PNG and SVG files a title, and a text for those who cannot see the picture."""
+        self.about = {"Title": title, "Description": alt}
 
     def write(self, path: Path, dpi: int = 150) -> None:
         """Writes a user's file: SVG if its name ends so, else PNG; a pipe may have any name."""
@@ -138,10 +145,17 @@ class Picture(Figure):
         # No date and no random names: the same figure gives the same file.
         svg = {"svg.fonttype": fonttype, "svg.hashsalt": "transformer"}
         about = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
+        about |= self.about if form != "pdf" else {}
         with rc_context(svg), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing from")
             self.savefig(content, format=form, dpi=dpi, metadata=about)
-        return content.getvalue()
+        if form != "svg":
+            return content.getvalue()
+        found = content.getvalue().translate(None, NOT_IN_XML)
+        if not self.about:
+            return found
+        alt = html.escape(self.about["Description"])
+        return found.replace(b"</title>", f"</title><desc>{alt}</desc>".encode(), 1)
 
     def _repr_png_(self) -> bytes:
         return self.drawn("png")

@@ -35,7 +35,12 @@ def label(metric: str) -> str:
 
 
 def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]) -> None:
-    """Draws the learning curves of a metrics.jsonl into a PNG file.
+    """Draws `learning_figure` into a PNG file."""
+    write_atomically(out_path, learning_figure(metrics_path, better).drawn("png", dpi=130))
+
+
+def learning_figure(metrics_path: Path, better: Mapping[str, str]) -> Picture:
+    """The learning curves of a metrics.jsonl.
 
     One panel has the training `nll`, which includes dropout, and that of each evaluated split. Each
     other metric of these splits has a panel of its own. The title is the name of the work
@@ -66,11 +71,11 @@ def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]
             f"{metrics_path} has nothing to draw: expected numbers for {_TRAINING} or for a metric "
             "of a validation, such as eval/validation/nll"
         )
-    write_curves(out_path, Path(metrics_path).resolve().parent.name, panels)
+    return curves_figure(Path(metrics_path).resolve().parent.name, panels)
 
 
-def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve]]) -> None:
-    """Draws a panel for each vertical-axis label; the curves have labels, too."""
+def curves_figure(title: str, panels: Mapping[str, Mapping[str, Curve]]) -> Picture:
+    """A panel for each vertical-axis label; the curves have labels, too."""
     figure = Picture(8, 1 + 3.2 * len(panels))
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
     # A label common to several panels is the same up to its best value.
@@ -93,4 +98,4 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
     all_axes[-1].xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
     all_axes[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     figure.suptitle(title, parse_math=False)  # a directory name may contain dollar signs
-    write_atomically(path, figure.drawn("png", dpi=130))
+    return figure

@@ -1,12 +1,14 @@
 """The part of a report about translations of a split: lengths, examples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sacrebleu.metrics import CHRF
 
+from transformer.data.sources import DataConfig
 from transformer.data.words import words_of
-from transformer.reports.pages import table, text
+from transformer.reports.pages import Picture, panels, table, text
+from transformer.reports.plots import style
 from transformer.reports.translations import bleu_by_length, groups
 from transformer.tasks.pair_training import Texts
 
@@ -49,6 +51,23 @@ def translations(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
     parts.append("<h3>The best</h3>")
     parts.append(_examples(runs, texts, of_sentences, best))
     return "".join(parts)
+
+
+def lengths_figure(runs: Mapping[str, tuple[DataConfig, Texts]]) -> Picture:
+    """BLEU of runs by the words of the source; all have translated the same sentences."""
+    figure, (axes,) = panels(1, columns=1, height=4.5, width=9)
+    for number, (name, (data, texts)) in enumerate(runs.items()):
+        sizes = {key: len(members) for key, members in groups(texts.sources, BOUNDS).items()}
+        look = style(number, len(sizes)) | {"markersize": 4}
+        found = list(bleu_by_length(data, texts, BOUNDS).values())
+        axes.plot(range(len(sizes)), found, label=name.replace("$", r"\$"), **look)
+    axes.set_xticks(range(len(sizes)), [f"{x}\n{n} sentences" for x, n in sizes.items()])
+    axes.set_xlabel("words of the source")
+    axes.set_ylabel("BLEU")
+    axes.grid(color="0.9")
+    if len(runs) > 1:
+        figure.legend(frameon=False, loc="outside right upper")
+    return figure
 
 
 def _ratio(texts: Texts, members: Sequence[int]) -> float:
