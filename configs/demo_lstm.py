@@ -13,7 +13,6 @@ from transformer.configs import demo_rnn
 
 def get_config() -> ConfigDict:
     config = demo_rnn.get_config()
-    config.model.hidden_size = 256
     config.model.num_layers = 2
     config.model.cell = "lstm"
     config.model.encoder = "reversed"
