@@ -38,7 +38,7 @@ def test_a_line_for_each_mask(model, folder, workdir):
 def test_lines_that_cannot_be_filled(folder):
     for text, message in (
         (b"one " * 12 + b"[MASK]", "line 1: the text has 15 tokens, and the model takes 13"),
-        (b"\xff", "line 1 is not"),
+        (b"\xff", "not UTF-8: line 1, byte 1"),
     ):
         found = run("fill", "--workdir=run", cwd=folder, stdin=text)
         assert_refused(found, message)
