@@ -28,7 +28,7 @@ def folder(model, tmp_path_factory):
 def test_a_line_for_each_mask(model, folder, workdir):
     """What comes before a bad line is written."""
     text = b"one [MASK] two [MASK]\n\n[MASK]"
-    found = run("fill", f"--workdir={workdir}", "--words=2", cwd=folder, stdin=text)
+    found = run("fill", f"--workdir={workdir}", "--nbest=2", cwd=folder, stdin=text)
     assert_refused(found, "standard input, line 2: there is no [MASK] in ''")
     lines = found.out.decode().splitlines()
     expected = fill(model, "one [MASK] two [MASK]", 2)

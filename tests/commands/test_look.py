@@ -1,6 +1,9 @@
 """Pictures of layers and words, from the command line."""
 
 from scripts import assert_refused, run, succeeded
+from small_bert import trained_bert
+
+from transformer.exports import bert_folder
 
 
 def test_pictures_of_a_run(toy_run, tmp_path):
@@ -13,6 +16,14 @@ def test_pictures_of_a_run(toy_run, tmp_path):
         assert succeeded(run(*command, cwd=toy_run)).out == f"wrote {tmp_path / name}\n".encode()
     assert (tmp_path / "words.svg").read_bytes().startswith(b"<?xml")
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bert_of_the_hub(random_params, tmp_path):
+    bert_folder.write(trained_bert(random_params), tmp_path)
+    for flag in ("--source=one [MASK]", "--words=one,two,three"):
+        succeeded(run("look", "--workdir=.", flag, "--out=x.png", cwd=tmp_path))
+    found = run("look", "--workdir=.", cwd=tmp_path)
+    assert_refused(found, "has no pairs in which words can be counted; name words")
 
 
 def test_flags_that_do_not_go_together(toy_run, tmp_path):

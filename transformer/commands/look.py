@@ -5,7 +5,8 @@
 
 Without --source: the embeddings of words in two dimensions, by PCA (principal component analysis).
 With it: the token that each layer would predict at each position, and its probability, for
---target or the model's own translation. BERT's --source may contain [MASK].
+--target or the model's own translation. --workdir may also be a folder of Hugging Face's hub with a
+BERT, whose --source may contain [MASK].
 """
 
 from pathlib import Path
@@ -25,6 +26,7 @@ OUT = DEFINE_path("out", "look.png", "The PNG or SVG file to write.")
 
 def main() -> None:
     from transformer.reports.figures import embeddings_figure, logit_lens_figure
+    from transformer.runs.init_from import bert_or_run
     from transformer.system.files import check_can_write
 
     if SOURCE.value is not None and WORDS.value is not None:
@@ -33,7 +35,7 @@ def main() -> None:
         raise UserError("--target is given without its --source; give both")
     path = Path(OUT.value).expanduser()
     check_can_write(path, ".png", ".svg")
-    model = restore_model()
+    model = bert_or_run(flags.FLAGS.workdir, restore_model)
     if SOURCE.value is None:
         figure = embeddings_figure(model, WORDS.value)
     else:

@@ -25,7 +25,7 @@ def word_vectors(model: TrainedModel, words: Sequence[str]) -> np.ndarray:
     tables = {name_of(p): x for p, x in jax.tree_util.tree_leaves_with_path(model.params)}
     tables = {n: x for n, x in tables.items() if n.endswith(("embedding/table_VD", "embedding_VE"))}
     names = [name for side in SIDES for name in tables if name.startswith(side)]
-    if model.others or not names:
+    if not names:
         raise UserError(f"{model.workdir} is no single model of words; give one")
     table_VD = np.asarray(tables[names[0]], np.float32)
     if hasattr(model.task, "tokenizers"):
