@@ -1,13 +1,18 @@
 """A small BERT, and text for it."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 
 from configs import bert_tiny, classification
 from transformer.data.documents import Documents
 from transformer.data.wordpiece import SPECIAL, WordPiece
+from transformer.models.family import build_model
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.runs.run_config import Config
+from transformer.system.sharding import data_mesh
+from transformer.tasks.masked_lm import MaskedLM, sizes_of
 
 TINY = Config.from_dict(bert_tiny.get_config().to_dict())
 CLASSIFICATION = Config.from_dict(classification.get_config().to_dict())
@@ -50,3 +55,12 @@ def documents(*lengths) -> Documents:
 def many(seed=0, count=300) -> Documents:
     rng = np.random.default_rng(seed)
     return documents(*[rng.integers(1, 30, rng.integers(1, 20)).tolist() for _ in range(count)])
+
+
+def trained_bert(random_params) -> TrainedModel:
+    """A TrainedModel with random parameters."""
+    tokenizer = WordPiece([*PIECES, *WORDS], lowercase=True)
+    model = build_model(CONFIG.model, sizes_of(CONFIG, tokenizer))
+    task = MaskedLM(CONFIG, tokenizer, model, data_mesh())
+    chosen = Chosen("last", [3], 3, False)
+    return TrainedModel(Path("run"), CONFIG, task, chosen, random_params(model), {})

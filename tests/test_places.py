@@ -49,6 +49,7 @@ NO_PLACES = {
     *("real_array", "generated_array", "widths", "prices", "engines"),
     *("worker", "device", "case"),
     *("source of visualize", "target of visualize", "source of pictures", "target of pictures"),
+    *("source of look", "target of look", "words of look"),
 }
 # Likewise of fields, section by section.
 NO_PLACE_FIELDS = {

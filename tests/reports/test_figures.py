@@ -8,11 +8,15 @@ from small_configs import PAPER
 from small_models import trained_model
 
 from transformer.inference.attention_maps import Token, attention_of
+from transformer.inference.logit_lens import logit_lens
 from transformer.inference.model import Model
+from transformer.inference.word_vectors import principal_components, word_vectors
 from transformer.reports import figures
 from transformer.reports.figures import (
     attention_figure,
     draw_attention,
+    embeddings_figure,
+    logit_lens_figure,
     masks_figure,
     positions_figure,
     positions_of,
@@ -84,3 +88,27 @@ def test_the_learning_rate_peaks_where_warm_up_ends():
     assert abs(steps[np.argmax(rates)] - PAPER.optimizer.warmup_steps) < 300
     assert max(rates) == pytest.approx((512 * 4000) ** -0.5, rel=0.02)
     assert len(lecture.lines) == len(figures.EQUATION_3)
+
+
+def test_words_as_points(model):
+    """A word that is given twice is one point."""
+    figure = embeddings_figure(Model(model), ["one", "two", "three", "$x$", "one"])
+    (axes,) = figure.axes
+    (points,) = axes.lines
+    expected, _ = principal_components(word_vectors(model, ["one", "two", "three", "$x$"]))
+    np.testing.assert_allclose(points.get_xydata(), expected)
+    assert [text.get_text() for text in axes.texts] == ["one", "two", "three", r"\$x\$"]
+
+
+def test_layers_as_rows(model):
+    found = logit_lens(model, "one two", "two")
+    figure = logit_lens_figure(model, "one two", "two")
+    (shown,) = images(figure)
+    np.testing.assert_allclose(shown, found.probabilities_LT)
+    axes = figure.axes[0]
+    first = f"{found.texts[0][0]}\n{found.probabilities_LT[0, 0]:.2f}"
+    assert axes.texts[0].get_text() == first.replace("$", r"\$")
+    assert len(axes.texts) == found.tokens_LT.size
+    names = ["embedding", "layer 1", "layer 2"]
+    assert [x.get_text() for x in axes.get_yticklabels()] == names
+    assert figure.drawn("svg").startswith(b"<?xml")

@@ -12,15 +12,13 @@ import subprocess
 import sys
 import threading
 import urllib.parse
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scripts import environment
-from small_bert import CONFIG as BERT
-from small_bert import PIECES, WORDS
+from small_bert import trained_bert
 from small_configs import model_config
 from small_m2m import many_languages
 from small_models import log_probs, trained, trained_model
@@ -29,19 +27,14 @@ from test_pages import EVIL, PHONE, SCRIPTS, in_a_browser
 from test_pages import tab as tab
 
 from configs import t_dmca
-from transformer.data.wordpiece import WordPiece
 from transformer.exports.workdir import export
 from transformer.inference.beam_tree import NEXT
 from transformer.inference.model import Model
 from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
-from transformer.models.family import build_model
 from transformer.reports.lab import MOST_BEAM, Lab
 from transformer.reports.lab_server import MOST_BYTES, LabServer
-from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.errors import UserError
-from transformer.system.sharding import data_mesh
 from transformer.tasks.language_model import LanguageModel
-from transformer.tasks.masked_lm import MaskedLM, sizes_of
 from transformer.tasks.seq2seq import Seq2Seq
 
 ASK = {
@@ -252,11 +245,7 @@ def test_a_language_that_is_given_has_no_log_probability(tmp_path):
 
 @pytest.fixture(scope="module")
 def bert(random_params):
-    tokenizer = WordPiece([*PIECES, *WORDS], lowercase=True)
-    model = build_model(BERT.model, sizes_of(BERT, tokenizer))
-    task = MaskedLM(BERT, tokenizer, model, data_mesh())
-    chosen = Chosen("last", [3], 3, False)
-    return TrainedModel(Path("run"), BERT, task, chosen, random_params(model), {})
+    return trained_bert(random_params)
 
 
 def test_bert_fills_in_masks(bert):

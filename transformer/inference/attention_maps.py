@@ -75,12 +75,32 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
     as sentences A and B. A language model has one text, the source, and no target. Raises UserError
     for a model without attention, for an ensemble, and for a blank source.
     """
-    if model.others:
-        raise UserError("an ensemble has the attention of each model; give one work directory")
-    if not source.strip():
-        raise UserError("the source sentence is empty; give one of at least one word")
+    check_one_text(model, source)
     if model.config.model.family == "bert":
         return _of_encoder(model, source, target)
+    if hasattr(model.task, "search") and not (has_attention(model) or bound_to(model).joins_sides):
+        raise UserError(
+            f"{model.workdir} has a model without attention (model.attention=none); give another"
+        )
+    texts = zip(model.task.tokenizers, both_sides(model, source, target), strict=True)
+    return attention_of_ids(model, *(tokenizer.encode(text) for tokenizer, text in texts))
+
+
+def check_one_text(model: TrainedModel, source: str) -> None:
+    """Raises UserError for an ensemble, and for a blank source."""
+    if model.others:
+        raise UserError(
+            "an ensemble has the attention of each model and its layers; give one work directory"
+        )
+    if not source.strip():
+        raise UserError("the source sentence is empty; give one of at least one word")
+
+
+def both_sides(model: TrainedModel, source: str, target: str | None) -> tuple[str, str]:
+    """A source and its target: the model's own translation, if None is given.
+
+    The one text of a language model, its source, becomes the target of an empty source.
+    """
     if not hasattr(model.task, "search"):
         raise UserError(
             f"{model.workdir} is a run of the task {model.config.task.name}, which has no "
@@ -89,15 +109,10 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
     if model.task.reads_blank:  # a language model
         if target is not None:
             raise UserError("a language model has no target; give the whole text as the source")
-        source, target = "", source
-    elif not (has_attention(model) or bound_to(model).joins_sides):
-        raise UserError(
-            f"{model.workdir} has a model without attention (model.attention=none); give another"
-        )
-    elif target is None:
+        return "", source
+    if target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
-    texts = zip(model.task.tokenizers, (source, target), strict=True)
-    return attention_of_ids(model, *(tokenizer.encode(text) for tokenizer, text in texts))
+    return source, target
 
 
 def attention_of_ids(

@@ -1,4 +1,4 @@
-"""Figures of a trained model for papers and notebooks: attention, positions, masks, learning rate.
+"""Figures of a trained model for papers and notebooks: attention, layers, words, positions, ...
 
 Each function returns a figure. A notebook shows it; `figure.drawn("svg")` returns it as a file.
 """
@@ -18,7 +18,9 @@ from transformer.inference.attention_maps import (
     by_words,
     merge_words,
 )
+from transformer.inference.logit_lens import logit_lens
 from transformer.inference.model import Model
+from transformer.inference.word_vectors import frequent_words, principal_components, word_vectors
 from transformer.models.attention import Mask
 from transformer.reports.pages import Picture
 from transformer.runs.restore import TrainedModel
@@ -48,8 +50,8 @@ def attention_figure(
     layer, heads: from 1; default: the last layer, and all heads.
     Raises UserError if the model does not have them.
     """
-    restored = model.restored if isinstance(model, Model) else model
-    return draw_attention(attention_of(restored, source, target), attention, layer, heads, words)
+    found = attention_of(_restored(model), source, target)
+    return draw_attention(found, attention, layer, heads, words)
 
 
 def draw_attention(
@@ -91,8 +93,7 @@ def draw_attention(
 
 def positions_figure(model: Model | TrainedModel, length: int = 64) -> Picture | None:
     """The vectors added to the embeddings for each position; None if the model adds nothing."""
-    restored = model.restored if isinstance(model, Model) else model
-    table_TD = positions_of(restored, length)
+    table_TD = positions_of(_restored(model), length)
     if table_TD is None:
         return None
     figure = Picture(11, 3.6)
@@ -197,14 +198,68 @@ def steps_figure(found: Attention) -> Picture:
     return figure
 
 
+def embeddings_figure(model: Model | TrainedModel, words: Sequence[str] | None = None) -> Picture:
+    """The embeddings of words, by their first two principal components.
+
+    words: default: the most frequent ones of the validation split.
+    """
+    words = list(dict.fromkeys(words or frequent_words(_restored(model))))
+    points_N2, shares = principal_components(word_vectors(_restored(model), words))
+    figure = Picture(9, 7, words)
+    axes = figure.subplots()
+    axes.plot(*points_N2.T, ".", color="C0")
+    for word, point in zip(words, points_N2, strict=True):
+        axes.annotate(_plain(word), point, (3, 2), textcoords="offset points", fontsize=9)
+    for number, (side, share) in enumerate(zip((axes.xaxis, axes.yaxis), shares, strict=True), 1):
+        side.set_label_text(f"principal component {number}: {share:.0%} of the variance")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def logit_lens_figure(
+    model: Model | TrainedModel, source: str, target: str | None = None
+) -> Picture:
+    """The token that each layer would predict at each position; the darker, the more probable.
+
+    model: a Transformer, a decoder-only model, or BERT. The lowest row is the embedding. Below are
+    the tokens that are read, above those to predict. target: default: the model's own translation.
+    """
+    found = logit_lens(_restored(model), source, target)
+    L, T = found.tokens_LT.shape
+    texts = [*found.inputs, *found.targets, *(text for row in found.texts for text in row)]
+    wide = max(0.75, 0.11 * max(map(len, texts)))
+    figure = Picture(wide * T + 1.3, 0.42 * L + 1.8, texts)
+    axes = figure.subplots()
+    axes.imshow(found.probabilities_LT, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
+    for (layer, t), p in np.ndenumerate(found.probabilities_LT):
+        place = {"ha": "center", "va": "center", "color": "white" if p > 0.6 else "black"}
+        text = f"{_plain(found.texts[layer][t])}\n{p:.2f}"
+        axes.text(t, layer, text, fontsize=8, linespacing=1.1, **place)
+    _label(axes, ["embedding", *(f"layer {i}" for i in range(1, L))], found.inputs)
+    above = axes.secondary_xaxis("top")
+    above.set_xticks(range(T), list(map(_plain, found.targets)), fontsize=8, rotation=60, ha="left",
+                     rotation_mode="anchor")  # fmt: skip
+    axes.set_xlabel("read")
+    above.set_xlabel("to predict")
+    return figure
+
+
+def _restored(model: Model | TrainedModel) -> TrainedModel:
+    return model.restored if isinstance(model, Model) else model
+
+
+def _plain(text: str) -> str:
+    """A text in which dollar signs do not start a formula."""
+    return text.replace("$", r"\$")
+
+
 def _label(axes: Any, down: Sequence[str] | None, across: Sequence[str], size: int = 8) -> None:
-    """Names of rows and columns; dollar signs in a word do not start a formula."""
-    texts = [text.replace("$", r"\$") for text in across]
+    """Names of rows and columns."""
+    texts = list(map(_plain, across))
     axes.set_xticks(
         range(len(texts)), texts, rotation=60, fontsize=size, ha="right", rotation_mode="anchor"
     )
     if down is None:
         axes.set_yticks([]) if axes.images else None
     else:
-        texts = [text.replace("$", r"\$") for text in down]
-        axes.set_yticks(range(len(texts)), texts, fontsize=size)
+        axes.set_yticks(range(len(down)), list(map(_plain, down)), fontsize=size)

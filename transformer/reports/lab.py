@@ -6,15 +6,12 @@ Requests and answers are JSON; lab_server.py passes them on, lab.html shows them
 import dataclasses
 import functools
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.vocabulary import EOS, PAD
+from transformer.data.vocabulary import EOS
 from transformer.data.wordpiece import MASK
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import Request, Sentence
@@ -23,12 +20,12 @@ from transformer.inference.attention_maps import (
     attention_of_ids,
     bound_to,
     encoder_attention,
-    padded,
     token_text,
 )
 from transformer.inference.beam_tree import DIVERGED, NEXT, Tree, TreeSearch
 from transformer.inference.heads import Switch, places_of, switched
-from transformer.models.functional import FunctionalModel, Params
+from transformer.inference.masked_words import fills, has_masked_lm, masked_ids, predicted
+from transformer.models.functional import Params
 from transformer.reports.attention_page import page_data
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
@@ -38,7 +35,6 @@ MOST_BEAM = 16  # more would not be readable
 MOST_EXPONENT = 10.0  # of the length penalty, or temperature: float32 cannot hold much more
 MOST_DRAWN = 256  # tokens of a side; the weights of more would take megabytes
 MOST_LINES = 500  # of the file that heads are measured on
-ROWS = 16  # texts with one hidden token each, at once
 
 
 class Ask(NamedTuple):
@@ -68,7 +64,7 @@ class Lab:
                 "sentences; give the work directory of a translation model or of BERT"
             )
         self.model, self.places = model, places_of(model)
-        self.has_mask = self.is_bert and model.config.model.head in ("masked_lm", "pre_training")
+        self.has_mask = has_masked_lm(model)
         self.reads_text = self.is_bert or task.reads_blank  # no pairs
         if not self.is_bert:
             bound = bound_to(model)
@@ -187,19 +183,12 @@ class Lab:
     def _filled(self, params: Params, ask: dict[str, Any]) -> dict[str, Any]:
         """The most probable tokens in the place of each [MASK]."""
         model = dataclasses.replace(self.model, params=params)
-        tokenizer, ids = model.task.tokenizer, []
-        texts = ask["source"].split(MASK) if self.has_mask else [ask["source"]]
-        for number, part in enumerate(tokenizer.encode_batch(texts)):
-            ids += [*([tokenizer.mask] if number else []), *part]
-        maps, fills = encoder_attention(model, [ids]), []
-        places = [i for i, token in enumerate(ids, 1) if token == tokenizer.mask]
-        rows = [[tokenizer.cls, *ids, tokenizer.sep]] * len(places)
-        for log_probs_V in _predicted(model, params, rows, places):
-            best = np.argsort(-log_probs_V)[:NEXT]
-            fills.append([[tokenizer.pieces[i], math.exp(log_probs_V[i])] for i in best])
+        tokenizer, text = model.task.tokenizer, ask["source"]
+        ids = masked_ids(tokenizer, text) if self.has_mask else tokenizer.encode_batch([text])[0]
+        maps = encoder_attention(model, [ids])
         return {
             "pieces": [[tokenizer.pieces[i], i] for i in ids],
-            "fills": fills,
+            "fills": fills(model, ids, NEXT),
             "attention": self._page_data(maps, ask["source"], ""),
         }
 
@@ -216,7 +205,8 @@ class Lab:
                 rows.append(row)
                 places.append(place)
                 labels.append(label)
-        found = _predicted(self.model, params, rows, places)
+        model = dataclasses.replace(self.model, params=params)
+        found = predicted(model, rows, places)
         return [log_probs_V[i] for log_probs_V, i in zip(found, labels, strict=True)]
 
     def _page_data(self, maps: Attention, source: str, target: str) -> dict[str, Any]:
@@ -298,30 +288,3 @@ def _parsed(content: bytes) -> dict[str, Any]:
         raise UserError(
             f"the request cannot be used: {error}; change that, or reload the page"
         ) from error
-
-
-@functools.lru_cache(maxsize=2)
-def _program(model: FunctionalModel) -> Any:
-    """The compiled log-probabilities [B, V] of BERT for a place in each row."""
-
-    @jax.jit
-    def run(params, extra, tokens_BS, place_B1):
-        bound = model.bind(params, extra)
-        x_BSD, _ = bound.encode(tokens_BS, jnp.zeros_like(tokens_BS))
-        x_B1D = jnp.take_along_axis(x_BSD, place_B1[..., None], axis=1)
-        return jax.nn.log_softmax(bound.masked_lm_logits(x_B1D)[:, 0])
-
-    return run
-
-
-def _predicted(
-    model: TrainedModel, params: Params, rows: Sequence[Sequence[int]], places: Sequence[int]
-) -> Iterator[np.ndarray]:
-    """The log-probabilities [V] of the token at the place of each row."""
-    run, size = _program(model.task.model), max(map(len, rows), default=0)
-    for start in range(0, len(rows), ROWS):
-        own, at = rows[start : start + ROWS], places[start : start + ROWS]
-        missing = ROWS - len(own)
-        tokens_BS = padded([*own, *[[PAD] * size] * missing])
-        place_B1 = np.array([*at, *[0] * missing])[:, None]
-        yield from np.asarray(run(params, model.extra, tokens_BS, place_B1))[: len(own)]

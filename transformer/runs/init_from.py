@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.configs import bert_base
 from transformer.data.hub_files import is_hub_folder
 from transformer.models.functional import Params
 from transformer.runs import history, provenance, run_config
@@ -131,6 +132,14 @@ def of_hub(folder: Path, config: Config, given: Collection[str] = ()) -> Trained
     _check_fits(folder, _what_is_shared(config), asked, given)
     chosen = restoring.Chosen("last", [0], 0, False)
     return TrainedModel(folder, config, task, chosen, read_params(), {})
+
+
+def bert_or_run(workdir: str | None, restore: Callable[[], TrainedModel]) -> TrainedModel:
+    """The model of a folder of the hub, which must be BERT; of others, what `restore` returns."""
+    folder = Path(workdir or "").expanduser()
+    if not is_hub_folder(folder):
+        return restore()
+    return of_hub(folder, Config.from_dict(bert_base.get_config().to_dict()))
 
 
 def _pretrained(folder: Path, config: Config) -> Pretrained:
