@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from posixpath import normpath
 
 from transformer.system.commands import ROOT, version
@@ -57,7 +56,7 @@ def read(app, page: str, source: list[str]) -> None:
 def finish(app, error: Exception | None) -> None:
     """Begins with the README; beside the folder of this version lists those of all."""
     if not error and app.outdir.name == release:
-        shutil.copy(app.outdir / "README.html", app.outdir / "index.html")
+        (app.outdir / "index.html").write_text((app.outdir / "README.html").read_text())
         names = sorted(path.parent.name for path in app.outdir.glob("../*/README.html"))
         links = (f"<p><a href='{name}/index.html'>{project} {name}</a></p>\n" for name in names)
         (app.outdir.parent / "index.html").write_text("".join(links))
@@ -75,5 +74,6 @@ def setup(app) -> None:
             page += ["", f".. literalinclude:: /{path}"] * (kind == "py:module")
         (ROOT / f"docs/api/{room.name}.rst").write_text("\n".join(page))
     app.connect("autodoc-process-docstring", plain)
+    app.connect("autodoc-skip-member", lambda *e: "Alias for field" in str(e[3].__doc__) or None)
     app.connect("source-read", read)
     app.connect("build-finished", finish)
