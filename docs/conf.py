@@ -6,7 +6,7 @@ from posixpath import normpath
 
 from transformer.system.commands import ROOT, version
 
-project, release, html_theme = "transformer", version(), "furo"
+project, html_theme, version, release = "transformer", "furo", "", version()
 extensions, myst_enable_extensions = ["myst_parser", "sphinx.ext.autodoc"], ["dollarmath"]
 root_doc, source_suffix = "README", {".md": "markdown", ".ipynb": "markdown", ".rst": "rst"}
 include_patterns = ["*.md", "docs/*.md", "docs/api/*.rst", "results/*.md", "*/*.ipynb"]
