@@ -10,12 +10,12 @@ project, html_theme, version, release = "transformer", "furo", "", version()
 extensions, myst_enable_extensions = ["myst_parser", "sphinx.ext.autodoc"], ["dollarmath"]
 root_doc, source_suffix = "README", {".md": "markdown", ".ipynb": "markdown", ".rst": "rst"}
 include_patterns = ["*.md", "docs/*.md", "docs/api/*.rst", "results/*.md", "*/*.ipynb"]
-html_copy_source = toc_object_entries = False  # the latter would take seconds a page
-myst_heading_anchors, autodoc_member_order, autodoc_preserve_defaults = 6, "bysource", True
+html_copy_source, autodoc_preserve_defaults, toc_object_entries = False, True, False  # slow
+autodoc_member_order, autodoc_class_signature = "bysource", "separated"
 autodoc_default_options = {"members": True, "exclude-members": "set"}  # matplotlib's
-default_role = "py:obj"  # `Model` in a docstring leads to the class
+myst_heading_anchors, default_role = 6, "py:obj"  # `Model` in a docstring leads to the class
 suppress_warnings = ["toc.not_included"]  # RESULTS.md leads to the pages of results/
-ITEM = r"- |\w[\w. ]*: "  # in a docstring: an argument, or an item of a list
+ITEM = r"- |[\w.]+(?:, [\w.]+)*: "  # in a docstring: an item of a list, or an argument
 
 
 def plain(*event) -> None:
@@ -24,7 +24,7 @@ def plain(*event) -> None:
     for part in re.split(rf"\n\s*\n|\n(?={ITEM}|Raises )", "\n".join(event[-1]).strip("\n")):
         if not part.startswith((" ", ">>>")):
             star = "* " * bool(re.match(ITEM, part))
-            part = re.sub(r"(`[^`]*`)|([*|\\]|_\b)", lambda m: m[1] or "\\" + m[2], part)
+            part = re.sub(r"(`[^`]*`)|([*|\\]|_\b|:(?=`))", lambda m: m[1] or "\\" + m[2], part)
             part = star + re.sub(r"\n *", "\n" + " " * len(star), part.removeprefix("- "))
         parts.append("::\n\n" * part.startswith(" ") + part)
     event[-1][:] = "\n\n".join(parts).split("\n")
