@@ -4,6 +4,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
 import pkgutil
 import re
@@ -27,6 +28,7 @@ from transformer.models.family import Sizes
 from transformer.models.functional import FunctionalModel
 from transformer.runs.provenance import ROOT
 from transformer.runs.run_config import type_of_field
+from transformer.system import commands
 from transformer.system.sharding import MeshConfig, make_mesh, state_sharding
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -304,11 +306,21 @@ def test_the_readme_is_short_and_its_results_are_on_their_pages():
 
 
 def test_what_is_said_of_versions_agrees():
-    """Of the project: pyproject.toml, CITATION.cff and CHANGELOG.md."""
+    """Of the project: pyproject.toml, CITATION.cff, CHANGELOG.md and transformer --version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    latest = re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
+    heading = r"^## ([\d.]+) \((\S+)\)$"
+    latest, date = re.search(heading, (ROOT / "CHANGELOG.md").read_text(), re.M).groups()
     assert project["version"] == citation["version"] == latest
+    assert str(citation["date-released"]) == date
+    command = [sys.executable, "-m", "transformer", "--version"]
+    assert subprocess.check_output(command, cwd=ROOT, text=True) == f"{latest}\n"
+
+
+def test_the_version_of_an_installed_package_is_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.setattr(importlib.metadata, "version", "9.7.3 of {}".format)
+    assert commands.version() == "9.7.3 of transformer"
 
 
 def test_the_family_of_the_page_can_be_used(tmp_path, monkeypatch):

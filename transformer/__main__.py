@@ -2,7 +2,7 @@
 
     python -m transformer COMMAND --flag=value ...
 
-Each has a --help of its own:
+Each has a --help of its own; --version prints the version:
 
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 if not __package__:  # run as a folder: python path/to/transformer COMMAND
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from transformer.system.commands import HELP, asks_for_help, called_as_installed, command
+from transformer.system.commands import HELP, asks_for_help, called_as_installed, command, version
 from transformer.system.errors import UserError
 from transformer.system.startup import be_quiet_when_interrupted, stop_when_told, use_huge_pages
 
@@ -45,6 +45,9 @@ def main(name: str | None = None) -> None:
     with cli.one_line_errors():
         if name.lstrip("-") in HELP:
             print(overview(), end="", flush=True)
+            return
+        if name == "--version":
+            print(version())
             return
         if name.replace("_", "-") not in COMMANDS:
             raise UserError(f"there is no command {name!r:.60}; see {command('--help')}")

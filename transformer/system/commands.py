@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,16 @@ def called_as_installed() -> bool:
     """True if this process is the command of an installed package."""
     path = Path(sys.argv[0])
     return path.stem == NAME and not path.is_dir()
+
+
+def version() -> str:
+    """The version of this code: pyproject.toml of a checkout has it, or else the package's data."""
+    project = ROOT / "pyproject.toml"
+    if project.is_file():
+        return tomllib.loads(project.read_text())["project"]["version"]
+    from importlib import metadata  # not at the top: it is slow, and --help is not
+
+    return metadata.version(NAME)
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
