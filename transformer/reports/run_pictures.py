@@ -10,7 +10,13 @@ from transformer.inference.attention_maps import Attention, attention_of
 from transformer.reports.attention_page import ABOUT, pictures
 from transformer.reports.beam_figure import beam_figure
 from transformer.reports.diagram import diagram
-from transformer.reports.figures import draw_attention, positions_figure, schedule_figure
+from transformer.reports.figures import (
+    draw_attention,
+    embeddings_figure,
+    logit_lens_figure,
+    positions_figure,
+    schedule_figure,
+)
 from transformer.reports.model_summary import summary_of
 from transformer.reports.pages import Picture
 from transformer.reports.plots import learning_figure
@@ -91,6 +97,16 @@ PICTURES: dict[str, tuple[Callable[[Run], Picture | None], str]] = {
     "positions": (lambda run: positions_figure(run.model), ABOUT["positions"]),
     "masks": (lambda run: run.of_page("masks"), ABOUT["masks"]),
     "learning_rate": (lambda run: schedule_figure(run.model.config), ABOUT["learning_rate"]),
+    "embeddings": (
+        lambda run: embeddings_figure(run.model),
+        "The words that the model's embedding holds as points of a plane; words with similar "
+        "vectors are close to each other.",
+    ),
+    "layers": (
+        lambda run: logit_lens_figure(run.model, run.sentence, run.target),
+        "What each layer of the decoder would write at each position: a row for each layer, a "
+        "column for each token; dark means probable.",
+    ),
     "beam_tree": (
         lambda run: beam_figure(run.model, run.sentence),
         "The beam search as a tree that grows to the right: each column is a step, with the tokens "

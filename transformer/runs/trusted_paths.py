@@ -12,8 +12,8 @@ from pathlib import Path
 
 from transformer.runs import run_config
 from transformer.runs.run_config import Config
-from transformer.system.paths import is_elsewhere
 from transformer.system.errors import UserError
+from transformer.system.paths import is_elsewhere
 
 DEFAULT = "~/tensorflow_datasets"  # see configs/base.py
 
