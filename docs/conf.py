@@ -10,6 +10,7 @@ project, html_theme, version, release = "transformer", "furo", "", version()
 extensions, myst_enable_extensions = ["myst_parser", "sphinx.ext.autodoc"], ["dollarmath"]
 root_doc, source_suffix = "README", {".md": "markdown", ".ipynb": "markdown", ".rst": "rst"}
 include_patterns = ["*.md", "docs/*.md", "docs/api/*.rst", "results/*.md", "*/*.ipynb"]
+include_patterns += ["transformer/pretrained/*/*.md"]
 html_copy_source, autodoc_preserve_defaults, toc_object_entries = False, True, False  # slow
 autodoc_member_order, autodoc_class_signature = "bysource", "separated"
 autodoc_default_options = {"members": True, "exclude-members": "set"}  # matplotlib's
