@@ -1,7 +1,7 @@
 """Fills in [MASK] with the likeliest words, by a BERT.
 
-    echo "The cat sat on the [MASK]." | python -m transformer fill --workdir=runs/bert_tiny
     python -m transformer fill --workdir=models/bert-base-uncased --nbest=10 < input.txt
+    echo "The cat sat on the [MASK]." | python -m transformer fill --workdir=runs/bert_tiny
 
 --workdir is a run of pre-training, or a folder of Hugging Face's hub. Each [MASK] of a line of
 standard input gives a line: words, each with its probability after it, between tabs.

@@ -1,4 +1,4 @@
-"""Pictures of what a model knows: its words as points, or what each layer would predict.
+"""Pictures of a model's words as points, or of what each layer would predict.
 
     python -m transformer look --workdir=runs/demo --words=farmer,doctor,always,never
     python -m transformer look --workdir=runs/demo --source="The old man sleeps." --out=layers.svg
