@@ -204,7 +204,8 @@ def test_configs_without_the_fields_are_of_no_filter():
 def test_the_page(tmp_path):
     """The example of docs/cleaning.md, with the fields of its command."""
     page = PAGE.read_text()
-    (sample,), (command, *_) = (re.findall(rf"```{x}\n(.*?)```", page, re.S) for x in ("text", "sh"))
+    blocks = (re.findall(rf"```{x}\n(.*?)```", page, re.S) for x in ("text", "sh"))
+    (sample,), (command, *_) = blocks
     (tmp_path / "noisy.tsv").write_text(sample)
     config = demo.get_config()
     for word in shlex.split(command.replace("\\\n", " ")):
