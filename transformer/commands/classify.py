@@ -7,12 +7,10 @@ A line is a text or, for a model of pairs, two texts with a tab between them. Ea
 object: {"label": "1", "probabilities": {"0": 0.1, "1": 0.9}}, or {"number": 3.7}.
 """
 
-import os
 import sys
 
 from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
-from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
 restore_model = define_flags()
@@ -26,16 +24,13 @@ OUTPUT = DEFINE_path(
 
 
 def main() -> None:
-    from transformer.data.text_files import lines_as_they_come, open_text
+    from transformer.data.text_files import input_of, lines_as_they_come
     from transformer.inference.classifier import Classifier
     from transformer.inference.output import open_output
     from transformer.system import distributed
 
     distributed.refuse_jobs(script("classify"))
-    if INPUT.value is None and sys.stdin is None:  # closed by the shell
-        raise UserError("standard input is closed; give the text there, or --input")
-    file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
-    name = INPUT.value or "standard input"
+    file, name = input_of(INPUT.value)
     # First: an unwritable file should show before the model is loaded.
     with open_output(OUTPUT.value, sys.stdout, file) as output:
         classifier = Classifier(restore_model(), output, name)

@@ -8,8 +8,6 @@ Text is split into words as in the Penn Treebank, and brackets in words are writ
 The search finds only trees, unless --nobrackets is given; then its outputs are mended.
 """
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +17,6 @@ from absl import flags
 from transformer.data.text_files import packed
 from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
-from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
 
@@ -37,21 +34,19 @@ LINES_AT_ONCE = 256
 
 
 def main() -> None:
-    from transformer.data.text_files import blocks_of_lines, open_text
+    from transformer.data.text_files import blocks_of_lines, input_of
     from transformer.inference.tree_drawing import drawing
     from transformer.system import distributed
 
     distributed.refuse_jobs(script("parse"))
-    if INPUT.value is None and sys.stdin is None:  # closed by the shell
-        raise UserError("standard input is closed; give the text there, or --input")
     path = Path(OUTPUT.value).expanduser() if OUTPUT.value else None
     if path:
         check_can_write(path)
-    file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
+    file, name = input_of(INPUT.value)
     model = restore_model(task="parsing")
     parts: list[str] = []
     with file:
-        for lines in blocks_of_lines(file, INPUT.value or "standard input", LINES_AT_ONCE):
+        for lines in blocks_of_lines(file, name, LINES_AT_ONCE):
             for tree in trees_of(model, lines):
                 text = "" if tree is None else str(tree)
                 if FORMAT.value == "drawing" and tree is not None:

@@ -73,7 +73,7 @@ LINES_WITHOUT_PROGRESS = 2000
 
 
 def main() -> None:
-    from transformer.data.text_files import count_lines, lines_as_they_come, open_text
+    from transformer.data.text_files import count_lines, input_of, lines_as_they_come
     from transformer.inference.engine import Engine, Options
     from transformer.inference.model import Model, identity
     from transformer.inference.output import open_output
@@ -88,11 +88,8 @@ def main() -> None:
         raise UserError(
             "--score is given; leave --nbest, --prefixes, --constraints and --seed_by out"
         )
-    if INPUT.value is None and sys.stdin is None:  # closed by the shell
-        raise UserError("standard input is closed; give the text there, or --input")
+    file, name = input_of(INPUT.value)
     is_prompt = INPUT.value is None and is_terminal(sys.stdin.fileno)
-    file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
-    name = INPUT.value or "standard input"
     with contextlib.ExitStack() as stack:
         # First: an unwritable file should show before the model is loaded.
         output = stack.enter_context(open_output(OUTPUT.value, sys.stdout, file))

@@ -19,6 +19,7 @@ import lzma
 import os
 import select
 import stat
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
@@ -96,6 +97,15 @@ def open_text(path: str | os.PathLike) -> IO[bytes]:
     with read_errors(path):
         found = packing(path)
         return found.open(path) if found else open(path, "rb")
+
+
+def input_of(path: str | None) -> tuple[IO[bytes], str]:
+    """The file of an --input flag, standard input if there is none; and its name in errors."""
+    if path is not None:
+        return open_text(os.path.expanduser(path)), path
+    if sys.stdin is None:  # closed by the shell
+        raise UserError("standard input is closed; give the text there, or --input")
+    return sys.stdin.buffer, "standard input"
 
 
 def blocks_of_lines(file: IO[bytes], name: str | os.PathLike, size: int) -> Iterator[list[str]]:
