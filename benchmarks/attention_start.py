@@ -146,7 +146,7 @@ def main() -> None:
             panels[name][workdir.name] = curve
     if OUT.value:
         figure = curves_figure("When does attention begin to look?", panels)
-    figure.write(Path(OUT.value), dpi=130)
+        figure.write(Path(OUT.value), dpi=130)
 
 
 if __name__ == "__main__":
