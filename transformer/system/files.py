@@ -19,7 +19,7 @@ from typing import Any
 from transformer.system.errors import UserError
 
 # Work directories that come with the project; nothing is written there.
-PRETRAINED = Path(__file__).parents[1] / "pretrained"
+PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
 
 ABANDONED = 86400.0  # seconds without a write after which any process counts as dead
 # Groups: host, process. Earlier versions left the host out.
