@@ -19,7 +19,7 @@ from transformer.system.paths import DEFINE_path, given
 restore_model = define_flags()
 OUTPUT = DEFINE_path("output", None, "The folder to write; existing pictures are replaced.")
 ONLY = flags.DEFINE_list("only", None, "Names of pictures, e.g. curves,masks (default: all).")
-SOURCE = flags.DEFINE_string("source", None, "The sentence of attention, masks and beam tree.")
+SOURCE = flags.DEFINE_string("source", None, "The sentence of the pictures that show one.")
 TARGET = flags.DEFINE_string("target", None, "A translation (default: the model's own).")
 
 

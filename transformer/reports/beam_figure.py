@@ -9,7 +9,7 @@ from transformer.data.vocabulary import EOS
 from transformer.decoding.inputs import Request
 from transformer.inference.attention_maps import token_text
 from transformer.inference.beam_tree import Tree, TreeSearch
-from transformer.reports.pages import Picture
+from transformer.reports.pages import Picture, plain
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 
@@ -65,7 +65,7 @@ def draw_tree(tree: Tree, text: Callable[[int], str]) -> Picture:
             xs, ys = (steps[node.parent], steps[i]), (heights[node.parent], heights[i])
             look = {"linewidth": 1.6, "zorder": 2} if i in output else {"linewidth": 0.7}
             axes.plot(xs, ys, color=colour, **look)
-        shown = texts[i].replace("$", r"\$") + (f" {node.probability:.2f}" if i else "")
+        shown = plain(texts[i]) + (f" {node.probability:.2f}" if i else "")
         look = {"ha": "center", "va": "center", "fontsize": 7, "color": colour, "zorder": 3}
         look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
         axes.text(steps[i], heights[i], shown, **look)

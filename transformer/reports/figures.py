@@ -22,7 +22,7 @@ from transformer.inference.logit_lens import logit_lens
 from transformer.inference.model import Model
 from transformer.inference.word_vectors import frequent_words, principal_components, word_vectors
 from transformer.models.attention import Mask
-from transformer.reports.pages import Picture
+from transformer.reports.pages import Picture, plain
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
@@ -209,7 +209,7 @@ def embeddings_figure(model: Model | TrainedModel, words: Sequence[str] | None =
     axes = figure.subplots()
     axes.plot(*points_N2.T, ".", color="C0")
     for word, point in zip(words, points_N2, strict=True):
-        axes.annotate(_plain(word), point, (3, 2), textcoords="offset points", fontsize=9)
+        axes.annotate(plain(word), point, (3, 2), textcoords="offset points", fontsize=9)
     for number, (side, share) in enumerate(zip((axes.xaxis, axes.yaxis), shares, strict=True), 1):
         side.set_label_text(f"principal component {number}: {share:.0%} of the variance")
     axes.spines[["top", "right"]].set_visible(False)
@@ -233,11 +233,11 @@ def logit_lens_figure(
     axes.imshow(found.probabilities_LT, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
     for (layer, t), p in np.ndenumerate(found.probabilities_LT):
         place = {"ha": "center", "va": "center", "color": "white" if p > 0.6 else "black"}
-        text = f"{_plain(found.texts[layer][t])}\n{p:.2f}"
+        text = f"{plain(found.texts[layer][t])}\n{p:.2f}"
         axes.text(t, layer, text, fontsize=8, linespacing=1.1, **place)
     _label(axes, ["embedding", *(f"layer {i}" for i in range(1, L))], found.inputs)
     above = axes.secondary_xaxis("top")
-    above.set_xticks(range(T), list(map(_plain, found.targets)), fontsize=8, rotation=60, ha="left",
+    above.set_xticks(range(T), list(map(plain, found.targets)), fontsize=8, rotation=60, ha="left",
                      rotation_mode="anchor")  # fmt: skip
     axes.set_xlabel("read")
     above.set_xlabel("to predict")
@@ -248,18 +248,13 @@ def _restored(model: Model | TrainedModel) -> TrainedModel:
     return model.restored if isinstance(model, Model) else model
 
 
-def _plain(text: str) -> str:
-    """A text in which dollar signs do not start a formula."""
-    return text.replace("$", r"\$")
-
-
 def _label(axes: Any, down: Sequence[str] | None, across: Sequence[str], size: int = 8) -> None:
     """Names of rows and columns."""
-    texts = list(map(_plain, across))
+    texts = list(map(plain, across))
     axes.set_xticks(
         range(len(texts)), texts, rotation=60, fontsize=size, ha="right", rotation_mode="anchor"
     )
     if down is None:
         axes.set_yticks([]) if axes.images else None
     else:
-        axes.set_yticks(range(len(down)), list(map(_plain, down)), fontsize=size)
+        axes.set_yticks(range(len(down)), list(map(plain, down)), fontsize=size)

@@ -112,6 +112,11 @@ def fonts_for(text: str) -> Fonts:
     return Fonts(names, not missing)
 
 
+def plain(text: str) -> str:
+    """A text for a picture, in which dollar signs do not start a formula."""
+    return text.replace("$", r"\$")
+
+
 class Picture(Figure):
     """A figure that a notebook shows by itself, with the letters of all scripts.
 

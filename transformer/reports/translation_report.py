@@ -7,7 +7,7 @@ from sacrebleu.metrics import CHRF
 
 from transformer.data.sources import DataConfig
 from transformer.data.words import words_of
-from transformer.reports.pages import Picture, panels, table, text
+from transformer.reports.pages import Picture, panels, plain, table, text
 from transformer.reports.plots import style
 from transformer.reports.translations import bleu_by_length, groups
 from transformer.tasks.pair_training import Texts
@@ -60,7 +60,7 @@ def lengths_figure(runs: Mapping[str, tuple[DataConfig, Texts]]) -> Picture:
         sizes = {key: len(members) for key, members in groups(texts.sources, BOUNDS).items()}
         look = style(number, len(sizes)) | {"markersize": 4}
         found = list(bleu_by_length(data, texts, BOUNDS).values())
-        axes.plot(range(len(sizes)), found, label=name.replace("$", r"\$"), **look)
+        axes.plot(range(len(sizes)), found, label=plain(name), **look)
     axes.set_xticks(range(len(sizes)), [f"{x}\n{n} sentences" for x, n in sizes.items()])
     axes.set_xlabel("words of the source")
     axes.set_ylabel("BLEU")
